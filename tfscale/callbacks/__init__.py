@@ -1,0 +1,13 @@
+"""Keras callbacks for distributed runs."""
+
+from tfscale._lazy import attach
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "CheckpointAndResume": "tfscale.callbacks.checkpoint",
+        "Progress": "tfscale.callbacks.progress",
+        "TensorBoard": "tfscale.callbacks.tensorboard",
+        "Throughput": "tfscale.callbacks.throughput",
+    },
+)

@@ -1,0 +1,16 @@
+"""Input: image folders to records, and records to batches."""
+
+from tfscale._lazy import attach
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "check": None,
+        "eval_dataset": "tfscale.data.images",
+        "images": None,
+        "prepare": None,
+        "records": None,
+        "synthetic": None,
+        "train_dataset": "tfscale.data.images",
+    },
+)
