@@ -1,0 +1,72 @@
+"""Small real data sets as (image, label) pairs, and their TFRecord shards.
+
+Digits ship with scikit-learn (Alpaydin and Kaynak, UCI machine learning repository, 1998);
+Fashion-MNIST (Xiao et al., arXiv:1708.07747) comes from the Debian package
+dataset-fashion-mnist where it is installed, and from Keras's loader otherwise.
+"""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+
+FASHION_FOLDER = Path("/usr/share/datasets/fashion-mnist")
+FASHION_CLASSES = (
+    "t-shirt", "trouser", "pullover", "dress", "coat",
+    "sandal", "shirt", "sneaker", "bag", "ankle-boot",
+)  # fmt: skip
+
+
+def digits(held_out=5):
+    """Every `held_out`-th of the 1,797 digits is held out; 8 x 8 pixels are enlarged to 32 x 32.
+
+    Returns:
+        `dict` of split name to ``(images [n, 32, 32, 3] uint8, labels [n])``, and class names.
+    """
+    from sklearn.datasets import load_digits
+
+    raw = load_digits()
+    grey = np.round(raw.images * (255 / 16)).astype(np.uint8)
+    images = np.repeat(grey.repeat(4, axis=1).repeat(4, axis=2)[..., None], 3, axis=-1)
+    test = np.arange(len(images)) % held_out == 0
+    splits = {
+        "train": (images[~test], raw.target[~test]),
+        "validation": (images[test], raw.target[test]),
+    }
+    return splits, tuple(str(i) for i in range(10))
+
+
+def fashion_mnist(folder=FASHION_FOLDER):
+    """Fashion-MNIST, 60,000 + 10,000 grey images of 28 x 28 pixels, as RGB.
+
+    Returns:
+        `dict` of split name to ``(images [n, 28, 28, 3] uint8, labels [n])``, and class names.
+    """
+    folder = Path(folder)
+    if folder.is_dir():
+
+        def read(name, header):
+            with gzip.open(folder / name) as f:
+                return np.frombuffer(f.read(), np.uint8, offset=header)
+
+        splits = {}
+        for split, prefix in (("train", "train"), ("validation", "t10k")):
+            images = read(f"{prefix}-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28)
+            splits[split] = (images, read(f"{prefix}-labels-idx1-ubyte.gz", 8))
+    else:
+        from tfscale import keras
+
+        print(f"{folder} is not there; asking Keras's loader for Fashion-MNIST ...", flush=True)
+        try:
+            train, test = keras.datasets.fashion_mnist.load_data()
+        except Exception as error:
+            raise FileNotFoundError(
+                f"Fashion-MNIST is neither in {folder} (install the Debian package "
+                f"dataset-fashion-mnist) nor can it be downloaded: {error}"
+            ) from error
+        splits = {"train": train, "validation": test}
+    rgb = {k: (np.repeat(x[..., None], 3, axis=-1), y) for k, (x, y) in splits.items()}
+    return rgb, FASHION_CLASSES
+
+
+DATASETS = {"digits": digits, "fashion_mnist": fashion_mnist}

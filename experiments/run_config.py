@@ -1,0 +1,68 @@
+"""What a run is: one frozen dataclass, whose fields are the training program's flags."""
+
+import dataclasses
+from typing import Literal
+
+
+def _field(default, text):
+    return dataclasses.field(default=default, metadata={"help": text})
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides a training run; see `python experiments/train.py --help`."""
+
+    # Where things lie
+    data_dir: str = _field(
+        "data/digits", "folder of TFRecord shards written by tfscale.data.prepare"
+    )
+    model_dir: str = _field(
+        "runs/quickstart", "run folder: checkpoints, logs, export, summary.json"
+    )
+    train_split: str = _field("train", "name of the training split in data_dir")
+    eval_split: str = _field("validation", "name of the held-out split in data_dir")
+
+    # Model and images
+    model: Literal["resnet_small", "resnet50"] = _field("resnet_small", "architecture")
+    image_size: int = _field(32, "height and width of the images that the model sees, in pixels")
+    min_crop_area: float = _field(0.6, "smallest share of the image that a training crop keeps")
+    flip: bool = _field(False, "flip training images left to right at random")
+    norm_group_size: int | None = _field(
+        None, "replicas that share batch-norm statistics; none = all of them, 1 = each its own"
+    )
+    precision: Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"] = _field(
+        "mixed_bfloat16", "compute type; variables, statistics and sums stay in float32"
+    )
+
+    # Optimisation
+    global_batch_size: int = _field(128, "examples per step, over all replicas")
+    epochs: int = _field(20, "passes over the training data")
+    optimizer: Literal["lars", "sgd"] = _field("lars", "optimizer")
+    base_learning_rate: float = _field(
+        16.0, "learning rate at a global batch of 256; scaled linearly to global_batch_size"
+    )
+    warmup_epochs: float = _field(2.0, "epochs of linear warm-up")
+    momentum: float = _field(0.9, "momentum")
+    weight_decay: float = _field(1e-4, "weight decay (not on biases and norm parameters)")
+    label_smoothing: float = _field(0.1, "label smoothing")
+
+    # Distribution
+    strategy: Literal["auto", "one_device", "mirrored", "multi_worker_mirrored", "tpu"] = _field(
+        "auto", "distribution strategy; auto reads TF_CONFIG and the devices"
+    )
+    compression: Literal["none", "bfloat16", "float16"] = _field(
+        "none", "type of the gradients between workers"
+    )
+    bucket_bytes: int = _field(4 << 20, "bytes of gradients fused into one message")
+    streams: int = _field(2, "messages in flight at a time")
+    worker_grid: tuple[int, ...] | None = _field(
+        None, "rows,columns of a grid of workers (2-D torus); none = one ring"
+    )
+    start_timeout: float = _field(120.0, "seconds to wait for missing workers at the start")
+
+    # Input and bookkeeping
+    cache: Literal["none", "memory", "disk", "decoded"] = _field("memory", "what the input caches")
+    on_error: Literal["raise", "skip"] = _field("raise", "what a corrupt record does")
+    seed: int = _field(0, "seed of weights, order and augmentation")
+    save_every: int | None = _field(None, "steps between checkpoints; none = every epoch")
+    export: bool = _field(True, "write a SavedModel at the end")

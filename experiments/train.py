@@ -1,0 +1,225 @@
+"""The training program: strategy, data, model, fit, export, summary.
+
+One program for one device and for many workers; a launcher starts it once per worker:
+
+    python experiments/train.py --config=quickstart
+    python -m launch.local --workers=2 --devices_per_worker=2 experiments/train.py -- \\
+        --config=quickstart --epochs=3
+    python experiments/train.py --help
+"""
+
+import dataclasses
+import json
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+# Started as a file, Python puts experiments/ on the path in place of the folder above it.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from experiments.quickstart import config as quickstart
+from tfscale.cluster import ClusterConfig
+from tfscale.config import parse
+from tfscale.preflight import PreflightError, meet
+
+CONFIGS = {
+    "quickstart": quickstart.digits,
+    "fashion_mnist": quickstart.fashion_mnist,
+    "folder": quickstart.folder,
+}
+# Fields that may differ between workers: paths are local matters.
+LOCAL_FIELDS = ("data_dir", "model_dir")
+
+
+def main(argv=None):
+    run = parse(
+        sys.argv[1:] if argv is None else argv, CONFIGS, default="quickstart", program=__file__
+    )
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    try:
+        cluster = ClusterConfig.from_env()
+        # Before TensorFlow loads: a missing worker shows in seconds, not after minutes of silence.
+        meet(cluster, declared=declarations(run), timeout_seconds=run.start_timeout)
+        return train(run, cluster)
+    except (ValueError, FileNotFoundError, PreflightError) as error:
+        if os.environ.get("TFSCALE_TRACEBACK"):
+            raise
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return 1
+
+
+def declarations(run):
+    """What all workers must agree on before they start: versions, devices and flags."""
+    from importlib.metadata import version
+
+    declared = {name: version(name) for name in ("tensorflow", "tf_keras")}
+    declared["python"] = sys.version.split()[0]
+    declared["devices_per_worker"] = os.environ.get("TFSCALE_DEVICES_PER_WORKER", "all")
+    fields = dataclasses.asdict(run).items()
+    return declared | {f"--{k}": str(v) for k, v in fields if k not in LOCAL_FIELDS}
+
+
+def train(run, cluster):
+    start = time.monotonic()
+    model_dir = Path(run.model_dir)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+
+    from tfscale import callbacks, data, distribute, keras, precision
+    from tfscale.export import export
+
+    keras.utils.set_random_seed(run.seed)
+    strategy = distribute.create_strategy(
+        run.strategy,
+        cross_device_ops=distribute.Hierarchical2DAllReduce(
+            compression=None if run.compression == "none" else run.compression,
+            bucket_bytes=run.bucket_bytes,
+            streams=run.streams,
+            worker_grid=run.worker_grid,
+        ),
+        timeout_seconds=run.start_timeout,
+    )
+    topology = distribute.topology_of(strategy)
+    precision.set_global_policy(run.precision)
+
+    # ------------------------------------------------------------------ data
+    contract = data.records.describe(
+        run.data_dir, run.train_split, run.global_batch_size, num_replicas=topology.num_replicas
+    )
+    distribute.agree(strategy, "data", contract.fingerprint())
+    resume = callbacks.CheckpointAndResume(
+        model_dir / "checkpoints",
+        save_every=run.save_every,
+        state={"data": contract.fingerprint(), "seed": run.seed},
+    )
+
+    def train_data(context):
+        return data.train_dataset(
+            run.data_dir,
+            run.global_batch_size,
+            run.image_size,
+            input_context=context,
+            split=run.train_split,
+            seed=run.seed,
+            cache=None if run.cache == "none" else run.cache,
+            initial_step=resume.initial_step,
+            on_error=run.on_error,
+            min_area=run.min_crop_area,
+            flip=run.flip,
+        )
+
+    def eval_data(context):
+        return data.eval_dataset(
+            run.data_dir,
+            run.global_batch_size,
+            run.image_size,
+            input_context=context,
+            split=run.eval_split,
+            on_error=run.on_error,
+        )
+
+    # ------------------------------------------------------------------ model
+    with strategy.scope():
+        model = build_model(run, contract.num_classes)
+        model.compile(
+            optimizer=build_optimizer(run, contract.steps_per_epoch),
+            loss=sparse_loss(run, contract.num_classes),
+            metrics=["accuracy"],
+        )
+
+    # ------------------------------------------------------------------ fit
+    throughput = callbacks.Throughput(run.global_batch_size)
+    model.fit(
+        strategy.distribute_datasets_from_function(train_data),
+        epochs=run.epochs,
+        steps_per_epoch=contract.steps_per_epoch,
+        validation_data=strategy.distribute_datasets_from_function(eval_data),
+        verbose=0,
+        callbacks=[
+            throughput,
+            resume,
+            callbacks.TensorBoard(model_dir / "logs"),
+            callbacks.Progress(run.global_batch_size),
+        ],
+    )
+    results = model.evaluate(
+        strategy.distribute_datasets_from_function(eval_data), verbose=0, return_dict=True
+    )
+    if run.export:
+        export(
+            model, model_dir / "export", image_size=run.image_size, class_names=contract.class_names
+        )
+
+    # ------------------------------------------------------------------ summary
+    summary = {
+        "accuracy": results["accuracy"],
+        "loss": results["loss"],
+        "images_per_second": throughput.images_per_second,
+        "workers": topology.workers,
+        "devices_per_worker": topology.devices_per_worker,
+        "global_batch": run.global_batch_size,
+        "epochs": run.epochs,
+        "wall_seconds": time.monotonic() - start,
+        "export_dir": str(model_dir / "export") if run.export else None,
+        "log_dir": str(model_dir / "logs"),
+    }
+    if cluster.is_leader:
+        write_json(model_dir / "summary.json", summary)
+    return 0
+
+
+def build_model(run, num_classes):
+    from tfscale import layers, models
+
+    def norm(**kwargs):
+        return layers.GroupedSyncBatchNormalization(group_size=run.norm_group_size, **kwargs)
+
+    build = getattr(models.resnet, run.model)
+    shape = (run.image_size, run.image_size, 3)
+    return build(input_shape=shape, num_classes=num_classes, norm=norm)
+
+
+def build_optimizer(run, steps_per_epoch):
+    """The optimizer with linear scaling, warm-up and polynomial decay of power 2."""
+    from tfscale import keras, optimizers
+
+    peak = optimizers.schedules.scale_learning_rate(run.base_learning_rate, run.global_batch_size)
+    warmup = round(run.warmup_epochs * steps_per_epoch)
+    decay = keras.optimizers.schedules.PolynomialDecay(
+        peak,
+        max(1, run.epochs * steps_per_epoch - warmup),
+        end_learning_rate=peak * 1e-4,
+        power=2.0,
+    )
+    schedule = optimizers.schedules.LinearWarmup(decay, warmup)
+    if run.optimizer == "sgd":
+        return keras.optimizers.SGD(schedule, momentum=run.momentum, nesterov=True)
+    return optimizers.LARS(schedule, momentum=run.momentum, weight_decay=run.weight_decay)
+
+
+def sparse_loss(run, num_classes):
+    """Cross-entropy of integer labels, with label smoothing."""
+    import tensorflow as tf
+
+    from tfscale import keras
+
+    def smoothed_cross_entropy(labels, probabilities):
+        one_hot = tf.one_hot(tf.cast(tf.reshape(labels, [-1]), tf.int32), num_classes)
+        return keras.losses.categorical_crossentropy(
+            one_hot, probabilities, label_smoothing=run.label_smoothing
+        )
+
+    return smoothed_cross_entropy
+
+
+def write_json(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(value, indent=2) + "\n")
+    partial.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
