@@ -102,11 +102,12 @@ def show(summary_file, args, unchanged):
     replicas = summary["workers"] * summary["devices_per_worker"]
     print()
     if unchanged:
-        print(f"This run was already complete; to start another: --model_dir=runs/another")
+        print("This run was already complete; to start another: --model_dir=runs/another")
     print(f"Accuracy on held-out images  {summary['accuracy']:.4f}")
     print(f"Speed                        {summary['images_per_second']:,.0f} images/s", end=" ")
     print(
-        f"({summary['workers']} workers x {summary['devices_per_worker']} devices = {replicas} replicas)"
+        f"({summary['workers']} workers x {summary['devices_per_worker']} devices"
+        f" = {replicas} replicas)"
     )
     print(f"Global batch                 {summary['global_batch']}")
     print(f"Wall time                    {summary['wall_seconds']:.0f} s")
