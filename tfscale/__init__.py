@@ -17,6 +17,7 @@ __getattr__, __dir__, __all__ = attach(
         "data": None,
         "distribute": None,
         "export": None,
+        "interop": None,
         "keras": "tfscale._keras",
         "layers": None,
         "models": None,
