@@ -1,5 +1,16 @@
 """Tools for testing distributed code on one machine: logical devices and real processes."""
 
+import json
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, closing
+from pathlib import Path
+
 
 def set_logical_devices(count):
     """Splits the CPU into `count` logical devices; must come before TensorFlow starts.
@@ -9,6 +20,10 @@ def set_logical_devices(count):
 
     Raises:
         RuntimeError: if TensorFlow has already initialised its devices.
+
+    Example:
+        >>> set_logical_devices(4)
+        >>> tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(4)])
     """
     import tensorflow as tf
 
@@ -16,3 +31,138 @@ def set_logical_devices(count):
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
     )
+
+
+def run_in_processes(function, workers, devices_per_worker=1, args=(), timeout=180, env=None):
+    """Runs ``function(*args)`` in `workers` real processes that form a TensorFlow cluster.
+
+    Each process gets ``TF_CONFIG`` (addresses on loopback) and ``TFSCALE_DEVICES_PER_WORKER``.
+    The function is found by its module and name, so it must live at the top level of a module
+    that imports without side effects.
+
+    Args:
+        function: picklable by name; called in every process.
+        workers: `int`, number of processes. 1 runs without ``TF_CONFIG``.
+        devices_per_worker: `int`, what `create_strategy` takes by default.
+        args: `tuple`, picklable positional arguments.
+        timeout: `float`, seconds after which all processes are killed.
+        env: `dict` of further environment variables, or a list with one `dict` for each worker.
+
+    Returns:
+        `list` with each worker's (picklable) result, in worker order.
+
+    Raises:
+        RuntimeError: if a worker fails or the time is over, with every worker's last lines.
+
+    Example:
+        >>> run_in_processes(os.getpid, workers=2)
+        [4711, 4712]
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tfscale-")))
+        (folder / "call.pickle").write_bytes(pickle.dumps((function, args)))
+        environments = _environments(workers, devices_per_worker, env)
+        processes = [
+            _start(folder, index, environment, stack)
+            for index, environment in enumerate(environments)
+        ]
+        problem = _wait(processes, time.monotonic() + timeout, timeout)
+        results, missing = [], []
+        for index, process in enumerate(processes):
+            path = folder / f"result-{index}.pickle"
+            if path.exists() and process.returncode == 0:
+                results.append(pickle.loads(path.read_bytes()))
+            else:
+                missing.append(index)
+        if missing:
+            logs = (_tail(folder, index, processes[index]) for index in range(workers))
+            raise RuntimeError("\n".join([problem or f"workers {missing} failed", *logs]))
+        return results
+
+
+def _environments(workers, devices_per_worker, env):
+    extra = env if isinstance(env, (list, tuple)) else [env or {}] * workers
+    addresses = [f"127.0.0.1:{port}" for port in _free_ports(workers)]
+    threads = str(max(1, (os.cpu_count() or 1) // workers))
+    for index in range(workers):
+        environment = {
+            **os.environ,
+            "TF_USE_LEGACY_KERAS": os.environ.get("TF_USE_LEGACY_KERAS", "1"),
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "CUDA_VISIBLE_DEVICES": "-1",
+            "TFSCALE_DEVICES_PER_WORKER": str(devices_per_worker),
+            "OMP_NUM_THREADS": threads,
+            "no_proxy": "127.0.0.1,localhost",
+            "NO_PROXY": "127.0.0.1,localhost",
+            # The child must find the function's module as this process did.
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p) + os.pathsep + os.getcwd(),
+        }
+        environment.pop("TF_CONFIG", None)
+        if workers > 1:
+            task = {"type": "worker", "index": index}
+            environment["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
+        yield {**environment, **extra[index]}
+
+
+def _free_ports(count):
+    # All are held open together, so that no two are the same.
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(closing(socket.socket())) for _ in range(count)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+
+
+def _start(folder, index, environment, stack):
+    log = stack.enter_context(open(folder / f"log-{index}.txt", "wb"))
+    command = [sys.executable, "-c", "from tfscale import testing; testing._run_call()"]
+    process = subprocess.Popen(
+        [*command, str(folder), str(index)],
+        env=environment,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    stack.callback(_kill, process)
+    return process
+
+
+def _kill(process):
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+
+
+def _wait(processes, deadline, timeout):
+    """Returns what went wrong, or None; a failed worker ends the wait after a short grace."""
+    problem = None
+    while any(p.poll() is None for p in processes):
+        failed = [i for i, p in enumerate(processes) if p.poll() not in (None, 0)]
+        if failed and problem is None:
+            problem = f"worker {failed[0]} exited with code {processes[failed[0]].returncode}"
+            # The others should notice by themselves; what they say about it is worth keeping.
+            deadline = min(deadline, time.monotonic() + 20)
+        if time.monotonic() > deadline:
+            running = [i for i, p in enumerate(processes) if p.poll() is None]
+            problem = problem or f"workers {running} still ran after {timeout} s"
+            for process in processes:
+                _kill(process)
+            break
+        time.sleep(0.05)
+    return problem
+
+
+def _tail(folder, index, process, lines=25):
+    text = (folder / f"log-{index}.txt").read_text(errors="replace").splitlines()
+    head = f"--- worker {index} (exit code {process.returncode}), last lines:"
+    return "\n".join([head, *text[-lines:]])
+
+
+def _run_call():
+    """The body of one process of `run_in_processes`."""
+    folder, index = Path(sys.argv[-2]), sys.argv[-1]
+    function, args = pickle.loads((folder / "call.pickle").read_bytes())
+    result = function(*args)
+    partial = folder / f"partial-{index}.pickle"
+    partial.write_bytes(pickle.dumps(result))
+    partial.rename(folder / f"result-{index}.pickle")

@@ -1,0 +1,42 @@
+"""The parts of TensorFlow's private distribution API that tfscale needs, each behind a plain name.
+
+Only this folder imports ``tensorflow.python`` or reads ``strategy.extended._*``, so that a new
+TensorFlow release is met in one place. Use it as ``from tfscale.distribute import _tf_private``.
+"""
+
+from tfscale.distribute._tf_private.groups import (
+    CollectiveGroup,
+    collective_group,
+    cross_device_ops_of,
+    local_devices,
+    num_workers,
+    regroup,
+    worker_index,
+)
+from tfscale.distribute._tf_private.runtime import (
+    delete_key,
+    get_key,
+    has_key_value_store,
+    put_key,
+    runtime_started,
+    same_device,
+)
+from tfscale.distribute._tf_private.strategies import Mirrored, MultiWorkerMirrored
+
+__all__ = [
+    "CollectiveGroup",
+    "Mirrored",
+    "MultiWorkerMirrored",
+    "collective_group",
+    "cross_device_ops_of",
+    "delete_key",
+    "get_key",
+    "has_key_value_store",
+    "local_devices",
+    "num_workers",
+    "put_key",
+    "regroup",
+    "runtime_started",
+    "same_device",
+    "worker_index",
+]

@@ -1,0 +1,145 @@
+"""Groups of workers that talk through TensorFlow's collectives, and what a strategy knows of itself."""
+
+import itertools
+
+import tensorflow as tf
+from tensorflow.python.distribute import cross_device_utils, distribute_utils
+from tensorflow.python.distribute import values as value_lib
+from tensorflow.python.ops import collective_ops
+
+# Collectives of two strategies of one process must never meet: each strategy takes its own
+# range of group keys. Workers create their strategies in the same order, so ranges agree.
+_KEYS_PER_STRATEGY = 100_000
+_strategy_count = itertools.count(1)
+
+
+def next_collective_key_base():
+    """Returns the first group key of a range that no other strategy of this process uses."""
+    return _KEYS_PER_STRATEGY * next(_strategy_count)
+
+
+class CollectiveGroup:
+    """One ordered stream of collectives of one local device among `size` workers.
+
+    Collectives of one group run one after another; those of different groups run concurrently.
+    Every member has to call the same methods in the same order.
+
+    Args:
+        collective_keys: the strategy's `CollectiveKeys`.
+        group_key: `int`, the key that all members of this group share.
+        size: `int`, number of members. A group of one needs no communication.
+        device: `str`, the local device whose tensors travel.
+        options: `tf.distribute.experimental.CommunicationOptions`.
+    """
+
+    def __init__(self, collective_keys, group_key, size, device, options):
+        self.size = size
+        self.device = device
+        self._options = options
+        self._launcher = None
+        if size > 1:
+            self._launcher = cross_device_utils.CollectiveReplicaLauncher(
+                group_key, size, collective_keys, device, options
+            )
+
+    def all_reduce(self, x):
+        """Returns the sum of every member's `x`; the shape may be unknown."""
+        if self._launcher is None:
+            return tf.identity(x)
+        return self._launcher.all_reduce(x)
+
+    def all_gather(self, x):
+        """Returns the members' `x` (same shape everywhere) concatenated on axis 0, by rank."""
+        if self._launcher is None:
+            return tf.identity(x)
+        gathered = self._launcher._all_gather(x, self._options)
+        if x.shape.rank is None or x.shape[0] is None:
+            return gathered
+        # The op's shape function leaves axis 0 unknown.
+        return tf.ensure_shape(gathered, [x.shape[0] * self.size] + x.shape[1:].as_list())
+
+    def all_to_all(self, x):
+        """Sends ``x[j]`` to rank j. `x` is ``[size, ...]``; row j of the result came from rank j."""
+        if self._launcher is None:
+            return tf.identity(x)
+        launcher = self._launcher
+        with tf.device(self.device):
+            received = collective_ops.all_to_all_v2(
+                x,
+                launcher._group_size,
+                launcher._group_key,
+                launcher._next_instance_key(),
+                communication_hint=self._options.implementation.value,
+                timeout=self._options.timeout_seconds or 0,
+                ordering_token=launcher._get_ordering_token(),
+            )
+        return tf.ensure_shape(received, x.shape)
+
+
+def collective_group(strategy, name, size, device, members_index):
+    """Returns this worker's group named `name` on `device`; call it alike on every worker.
+
+    The workers are split into ``num_workers / size`` sibling groups. Keys of all siblings are
+    allocated, in the same order on every worker, because the key counter of the strategy is what
+    makes the members agree on a key without talking.
+
+    Args:
+        strategy: a strategy or its `extended`.
+        name: `str`, unique for the purpose; the same on every worker.
+        size: `int`, workers in a group; must divide the number of workers.
+        device: `str`, the local device that takes part.
+        members_index: `int`, which of the sibling groups this worker belongs to.
+
+    Raises:
+        ValueError: if `size` does not divide the workers, or there is no such sibling.
+    """
+    extended = extended_of(strategy)
+    workers = num_workers(extended)
+    if size < 1 or workers % size:
+        raise ValueError(f"group {name!r}: {size} does not divide the {workers} workers")
+    siblings = workers // size
+    if not 0 <= members_index < siblings:
+        raise ValueError(
+            f"group {name!r}: members_index {members_index} is not in 0..{siblings - 1} "
+            f"({workers} workers / {size})"
+        )
+    keys = extended._collective_keys
+    allocated = [keys.get_group_key((device, f"{name}/{j}")) for j in range(siblings)]
+    options = extended._communication_options
+    return CollectiveGroup(keys, allocated[members_index], size, device, options)
+
+
+def extended_of(strategy):
+    """Returns the `StrategyExtended` of a strategy; an extended is returned as it is."""
+    return getattr(strategy, "extended", strategy)
+
+
+def local_devices(strategy):
+    """Returns this worker's replica devices, in replica order."""
+    return tuple(extended_of(strategy).worker_devices)
+
+
+def worker_index(strategy):
+    """Returns this process's worker index (0 for strategies of one process)."""
+    return getattr(extended_of(strategy), "_id_in_cluster", 0)
+
+
+def num_workers(strategy):
+    """Returns the number of worker processes that run this strategy together."""
+    return int(getattr(extended_of(strategy), "_num_workers", 1))
+
+
+def cross_device_ops_of(strategy):
+    """Returns the strategy's cross-device operation, or None where it has none (TPU, default)."""
+    return getattr(extended_of(strategy), "_cross_device_ops", None)
+
+
+def regroup(values, mirrored=False):
+    """Joins one value (or nest of values) per local replica into distributed values.
+
+    Args:
+        values: list with one tensor or nest for each local replica.
+        mirrored: `bool`, True where the replicas' values are known to be equal.
+    """
+    wrap_class = value_lib.Mirrored if mirrored else value_lib.PerReplica
+    return distribute_utils.regroup(tuple(values), wrap_class=wrap_class)

@@ -1,0 +1,44 @@
+"""TensorFlow's runtime: has it started, and the key-value store that its cluster shares."""
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.framework import device as device_lib
+
+
+def runtime_started():
+    """True once TensorFlow has initialised its devices; they can't be configured after that."""
+    return context.context()._context_handle is not None
+
+
+def same_device(left, right):
+    """True if two device strings name the same device, as far as both are specified."""
+    left, right = (device_lib.DeviceSpec.from_string(d) for d in (left, right))
+    return left.make_merged_spec(right) == right.make_merged_spec(left)
+
+
+def has_key_value_store():
+    """True if this process joined a cluster whose coordination service holds keys and values."""
+    return runtime_started() and context.context().coordination_service is not None
+
+
+def put_key(key, value):
+    """Stores a string in the coordination service."""
+    context.context().set_config_key_value(key, value)
+
+
+def get_key(key, timeout_seconds):
+    """Returns the string of `key`, or None if it did not appear within `timeout_seconds`.
+
+    Raises:
+        tf.errors.OpError: if the cluster has failed meanwhile.
+    """
+    try:
+        milliseconds = max(1, int(timeout_seconds * 1000))
+        return context.context().get_config_key_value(key, timeout_in_ms=milliseconds)
+    except (tf.errors.DeadlineExceededError, tf.errors.NotFoundError):
+        return None
+
+
+def delete_key(key):
+    """Removes a key from the coordination service."""
+    context.context().delete_config_key_value(key)

@@ -1,0 +1,126 @@
+"""TensorFlow's strategies with our all-reduce inside and any number of local devices."""
+
+import signal
+import threading
+
+import tensorflow as tf
+from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+from tensorflow.python.distribute import (
+    collective_all_reduce_strategy,
+    mirrored_strategy,
+    multi_worker_util,
+)
+from tensorflow.python.eager import context
+
+from tfscale.distribute._tf_private.groups import next_collective_key_base
+
+# A worker that stops answering (power, network, SIGSTOP) is declared dead after this long, and
+# every other worker's collectives end with an error.
+_HEARTBEAT_TIMEOUT_MS = 10_000
+
+# The gRPC server of a process starts once; a later strategy of the same cluster shares it.
+_server_started = False
+
+
+class Mirrored(tf.distribute.MirroredStrategy):
+    """`MirroredStrategy` whose reductions all reach `cross_device_ops`, several to a process.
+
+    Args:
+        devices: `tuple` of device strings.
+        cross_device_ops: a `tf.distribute.CrossDeviceOps`; None keeps TensorFlow's own.
+    """
+
+    def __init__(self, devices, cross_device_ops=None):
+        # The attribute is read by the extended: a second strategy of another size in the same
+        # process would otherwise reuse the group keys and fail on the group's size.
+        self._collective_key_base = next_collective_key_base()
+        super().__init__(devices=list(devices), cross_device_ops=cross_device_ops)
+
+
+class _MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
+    def __init__(self, container, cluster_resolver, options, devices, bind, timeout_seconds):
+        self._device_kind, self._device_count = devices
+        self._bind = bind
+        self._timeout_seconds = timeout_seconds
+        super().__init__(container, cluster_resolver, options)
+
+    def _initialize_local_devices(self, cluster_resolver, worker_device):
+        """Stock TensorFlow gives a worker one CPU device, or all of its GPUs."""
+        kind = self._device_kind
+        names = [f"{worker_device}/device:{kind}:{i}" for i in range(self._device_count)]
+        return tuple(names), kind
+
+    def _initialize_multi_worker(self, cluster_resolver):
+        global _server_started
+        if _server_started:
+            self._std_server_started = True
+            self._enable_check_health = False
+        elif context.context().coordination_service is None:
+            _configure_coordination_service(cluster_resolver, self._timeout_seconds)
+        with _sigterm_kept():
+            super()._initialize_multi_worker(cluster_resolver)
+        _server_started = True
+        if self._bind is not None:
+            self._cross_device_ops = self._bind(self)
+
+
+class MultiWorkerMirrored(tf.distribute.MultiWorkerMirroredStrategy):
+    """`MultiWorkerMirroredStrategy` with injected reductions and chosen local devices.
+
+    Args:
+        cluster_resolver: names the cluster and this process's task.
+        device_kind: ``"CPU"`` or ``"GPU"``.
+        devices_per_worker: `int`, the same on every worker.
+        bind: function of the strategy's extended that returns the cross-device operation (a
+            `CollectiveAllReduce`) to use; None keeps TensorFlow's own.
+        timeout_seconds: how long the workers wait for each other at the start.
+    """
+
+    def __init__(
+        self, cluster_resolver, device_kind, devices_per_worker, bind=None, timeout_seconds=120
+    ):
+        self._collective_key_base = next_collective_key_base()
+        # Not CollectiveAllReduceStrategy.__init__, which hard-codes its extended class.
+        tf.distribute.Strategy.__init__(
+            self,
+            _MultiWorkerExtended(
+                self,
+                cluster_resolver,
+                tf.distribute.experimental.CommunicationOptions(),
+                (device_kind, devices_per_worker),
+                bind,
+                timeout_seconds,
+            ),
+        )
+
+
+def _configure_coordination_service(cluster_resolver, timeout_seconds):
+    """As the stock strategy does, but with bounded waiting."""
+    cluster = multi_worker_util.normalize_cluster_spec(cluster_resolver.cluster_spec())
+    jobs = [
+        coordination_config_pb2.CoordinatedJob(name=job, num_tasks=cluster.num_tasks(job))
+        for job in ("chief", "worker")
+        if job in cluster.jobs
+    ]
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=multi_worker_util.coordination_leader(cluster),
+        cluster_register_timeout_in_ms=int(timeout_seconds * 1000),
+        heartbeat_timeout_in_ms=_HEARTBEAT_TIMEOUT_MS,
+        coordinated_jobs=jobs,
+    )
+
+
+class _sigterm_kept:
+    """Keeps the process's reaction to SIGTERM while TensorFlow starts its server.
+
+    The coordination service installs a handler in C++ that only notes a preemption, so that a
+    worker stuck in a collective outlives SIGTERM. Python still knows the handler in force before.
+    """
+
+    def __enter__(self):
+        self._handler = signal.getsignal(signal.SIGTERM)
+
+    def __exit__(self, *unused):
+        if threading.current_thread() is threading.main_thread() and self._handler is not None:
+            signal.signal(signal.SIGTERM, self._handler)
