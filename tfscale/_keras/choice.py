@@ -33,9 +33,9 @@ def require_legacy_keras(environ=os.environ):
 
 def resolved_to_keras_3():
     """Whether ``tf.keras`` was already used in this process and turned out to be Keras 3."""
-    tensorflow = sys.modules.get("tensorflow")
-    loader = getattr(tensorflow, "__dict__", {}).get("keras")
-    return getattr(loader, "_tfll_keras_version", None) == "keras_3"
+    # The lazy loader puts the module in its own place once it has been used.
+    used = vars(sys.modules.get("tensorflow", object)).get("keras")
+    return str(vars(used).get("__name__", "")).startswith("keras.") if used else False
 
 
 def _load():

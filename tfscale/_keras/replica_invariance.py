@@ -1,5 +1,177 @@
-"""Makes ``fit`` and ``evaluate`` of tf_keras give what one device gives."""
+"""Makes ``fit`` and ``evaluate`` of tf_keras give what one device gives, also on uneven batches.
+
+tf_keras averages a loss over each replica's own examples and then gives every replica the
+weight 1/R. Where the last batch splits unevenly (2 + 1 examples), a lone example then counts
+double. Here each replica's loss counts by its share of the examples:
+
+    loss_r = n_r / n * mean_r(loss)        n = sum of n_r over the replicas
+
+Regularisation losses do not depend on the examples and keep the weight 1/R.
+"""
+
+import functools
+import weakref
+
+import tensorflow as tf
+from tf_keras.src.engine import compile_utils, training
+from tf_keras.src.utils import losses_utils
+
+_strategies = weakref.WeakSet()
+_AVERAGED = (losses_utils.ReductionV2.AUTO, losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE)
 
 
 def install(strategy):
-    """Weights each replica's data loss by its share of the examples under `strategy`."""
+    """Makes Keras's built-in training replica-invariant under `strategy`.
+
+    Two things change, for this strategy only, and only where it has more than one replica:
+    the weight of a replica's data loss (see the module's docstring), and the logs of a batch,
+    which tf_keras multiplies by the number of replicas under MultiWorkerMirroredStrategy.
+    A second call changes nothing.
+
+    Args:
+        strategy: `tf.distribute.Strategy`.
+    """
+    _strategies.add(strategy)
+    container, model = compile_utils.LossesContainer, training.Model
+    if not hasattr(container.__call__, "_tfscale_stock"):
+        container.__call__ = _replica_invariant(container.__call__)
+    if not hasattr(model.distribute_reduction_method.fget, "_tfscale_stock"):
+        stock = model.distribute_reduction_method
+        model.distribute_reduction_method = property(_first_replica(stock.fget), stock.fset)
+
+
+def shares_of(counts):
+    """Each count as a share of its sum over the replicas; one collective, and none if static.
+
+        share = n_r / sum over replicas of n_r      (0 where the sum is 0)
+
+    Args:
+        counts: list of `int` (known while tracing, and then the same on every replica: its
+            share is 1/R) or scalar tensor; one for each output of a model.
+
+    Returns:
+        list of `float` or float32 scalar tensors.
+    """
+    context = tf.distribute.get_replica_context()
+    replicas = context.num_replicas_in_sync if context else 1
+    dynamic = [i for i, n in enumerate(counts) if not isinstance(n, int)]
+    shares = [1.0 / replicas] * len(counts)
+    if dynamic and replicas > 1:
+        # float32 counts exactly up to 2**24 examples (or unmasked entries) in a batch.
+        local = tf.stack([tf.cast(counts[i], tf.float32) for i in dynamic])
+        total = context.all_reduce(tf.distribute.ReduceOp.SUM, local)
+        share = tf.math.divide_no_nan(local, total)
+        for k, i in enumerate(dynamic):
+            shares[i] = share[k]
+    return shares
+
+
+def count_examples(values):
+    """Length of axis 0: an `int` if every replica's must be the same, else a scalar tensor.
+
+    A static length says so only where the batch is fetched inside the graph: it then comes
+    from a dataset whose batches all split evenly. A batch that is fetched outside is traced
+    with each replica's own length, and an eager tensor's length is always known.
+    """
+    if isinstance(values, tf.RaggedTensor):
+        return values.nrows()
+    length = values.shape[0]
+    if length is None or tf.executing_eagerly() or not _fetched_inside(values.graph):
+        return tf.shape(values)[0]
+    return length
+
+
+def _fetched_inside(graph):
+    while graph is not None:
+        if any(op.type.startswith("IteratorGetNext") for op in graph.get_operations()):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
+def _active():
+    strategy = tf.distribute.get_strategy()
+    return (
+        strategy in _strategies
+        and strategy.num_replicas_in_sync > 1
+        and not tf.distribute.in_cross_replica_context()
+    )
+
+
+def _replica_invariant(stock):
+    @functools.wraps(stock)
+    def call(self, y_true, y_pred, sample_weight=None, regularization_losses=None):
+        if not _active():
+            return stock(self, y_true, y_pred, sample_weight, regularization_losses)
+        return _replica_loss(self, y_true, y_pred, sample_weight, regularization_losses)
+
+    call._tfscale_stock = stock
+    return call
+
+
+def _replica_loss(container, y_true, y_pred, sample_weight, regularization_losses):
+    """This replica's addend to the loss of the global batch; updates the loss metrics."""
+    y_true = container._conform_to_outputs(y_pred, y_true)
+    sample_weight = container._conform_to_outputs(y_pred, sample_weight)
+    if not container.built:
+        container.build(y_pred)
+    columns = [tf.nest.flatten(x) for x in (y_true, y_pred, sample_weight)]
+    columns += [container._losses, container._loss_weights, container._per_output_metrics]
+    # An output without a target or without a loss adds nothing.
+    outputs = [row for row in zip(*columns, strict=True) if row[0] is not None and row[3]]
+    examples, share, shares = None, None, []
+    if outputs:
+        examples = count_examples(outputs[0][0])
+        share, *shares = shares_of(
+            [examples, *(_averaged_over(y_p, examples) for _, y_p, *_ in outputs)]
+        )
+    addends, reported = [], []
+    for (y_t, y_p, weight, loss, loss_weight, metric), loss_share in zip(
+        outputs, shares, strict=True
+    ):
+        y_t, y_p, weight = compile_utils.match_dtype_and_rank(y_t, y_p, weight)
+        weight = losses_utils.apply_mask(y_p, weight, losses_utils.get_mask(y_p))
+        addend = loss(y_t, y_p, sample_weight=weight)
+        if loss.reduction in _AVERAGED:
+            addend *= tf.cast(loss_share, addend.dtype)
+        # The loss metrics average over replicas with their examples as weights, so that the
+        # sum of the addends comes out.
+        report = tf.math.divide_no_nan(addend, tf.cast(share, addend.dtype))
+        if metric is not None:
+            metric.update_state(report, sample_weight=examples)
+        if loss_weight is not None:
+            addend, report = addend * loss_weight, report * loss_weight
+        addends.append(addend)
+        reported.append(report)
+    if regularization_losses:
+        penalty = tf.add_n(losses_utils.cast_losses_to_common_dtype(regularization_losses))
+        addends.append(losses_utils.scale_loss_for_distribution(penalty))
+        reported.append(penalty)
+    if not addends:
+        return None
+    report = tf.add_n(losses_utils.cast_losses_to_common_dtype(reported))
+    container._total_loss_mean.update_state(report, sample_weight=examples)
+    return tf.add_n(losses_utils.cast_losses_to_common_dtype(addends))
+
+
+def _averaged_over(y_pred, examples):
+    """Over how many entries a loss averages on this replica: the unmasked ones."""
+    mask = losses_utils.get_mask(y_pred)
+    return examples if mask is None else tf.reduce_sum(tf.cast(mask, tf.float32))
+
+
+def _first_replica(stock):
+    @functools.wraps(stock)
+    def distribute_reduction_method(self):
+        method = stock(self)
+        # Keras's own steps return metric results, which are the same on all replicas. A step
+        # of the user's may return anything: there the user's setting, or Keras's, stays.
+        built_in = all(
+            getattr(type(self), name) is getattr(training.Model, name)
+            for name in ("train_step", "test_step", "compute_metrics", "get_metrics_result")
+        )
+        if method == "auto" and built_in and self.distribute_strategy in _strategies:
+            return "first"
+        return method
+
+    return distribute_reduction_method
