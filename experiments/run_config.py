@@ -13,8 +13,11 @@ class RunConfig:
     """Everything that decides a training run; see `python experiments/train.py --help`."""
 
     # Where things lie
-    data_dir: str = _field(
-        "data/digits", "folder of TFRecord shards written by tfscale.data.prepare"
+    dataset: Literal["records", "digits", "fashion_mnist"] = _field(
+        "records", "records = what lies in data_dir; the others are written there where missing"
+    )
+    data_dir: str | None = _field(
+        None, "folder of TFRecord shards made by tfscale.data.prepare; none = MODEL_DIR/records"
     )
     model_dir: str = _field(
         "runs/quickstart", "run folder: checkpoints, logs, export, summary.json"
@@ -66,3 +69,7 @@ class RunConfig:
     seed: int = _field(0, "seed of weights, order and augmentation")
     save_every: int | None = _field(None, "steps between checkpoints; none = every epoch")
     export: bool = _field(True, "write a SavedModel at the end")
+
+    @property
+    def records_dir(self):
+        return self.data_dir or f"{self.model_dir}/records"

@@ -20,6 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from experiments.quickstart import config as quickstart
+from experiments.quickstart.datasets import ensure_records
 from tfscale.cluster import ClusterConfig
 from tfscale.config import parse
 from tfscale.preflight import PreflightError, meet
@@ -41,6 +42,8 @@ def main(argv=None):
     logging.getLogger("absl").setLevel(logging.ERROR)
     try:
         cluster = ClusterConfig.from_env()
+        if run.dataset != "records" and cluster.is_leader:
+            ensure_records(run.dataset, run.records_dir)
         # Before TensorFlow loads: a missing worker shows in seconds, not after minutes of silence.
         meet(cluster, declared=declarations(run), timeout_seconds=run.start_timeout)
         return train(run, cluster)
@@ -86,7 +89,7 @@ def train(run, cluster):
 
     # ------------------------------------------------------------------ data
     contract = data.records.describe(
-        run.data_dir, run.train_split, run.global_batch_size, num_replicas=topology.num_replicas
+        run.records_dir, run.train_split, run.global_batch_size, num_replicas=topology.num_replicas
     )
     distribute.agree(strategy, "data", contract.fingerprint())
     resume = callbacks.CheckpointAndResume(
@@ -97,7 +100,7 @@ def train(run, cluster):
 
     def train_data(context):
         return data.train_dataset(
-            run.data_dir,
+            run.records_dir,
             run.global_batch_size,
             run.image_size,
             input_context=context,
@@ -112,7 +115,7 @@ def train(run, cluster):
 
     def eval_data(context):
         return data.eval_dataset(
-            run.data_dir,
+            run.records_dir,
             run.global_batch_size,
             run.image_size,
             input_context=context,

@@ -28,7 +28,8 @@ from tfscale import distribute, keras
 from official.vision.modeling.backbones import resnet
 strategy = distribute.create_strategy("mirrored", devices_per_worker=2)
 with strategy.scope():
-    backbone = resnet.ResNet(model_id=18, input_specs=keras.layers.InputSpec(shape=[None, 32, 32, 3]))
+    specs = keras.layers.InputSpec(shape=[None, 32, 32, 3])
+    backbone = resnet.ResNet(model_id=18, input_specs=specs)
     pooled = keras.layers.GlobalAveragePooling2D()(backbone.outputs["5"])
     model = keras.Model(backbone.inputs, keras.layers.Dense(2)(pooled))
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))

@@ -60,20 +60,18 @@ def arguments(argv):
 
 def prepare(args, model_dir):
     """Writes JPEG TFRecord shards unless they are there; returns their folder."""
-    from tfscale.data.prepare import prepare_arrays, prepare_folder
-
     output = model_dir / "records"
-    if args.data_dir:
-        source = Path(args.data_dir)
-        if list(source.glob("*.tfrecord*")) or list(source.glob("*/*.tfrecord*")):
-            return source
-        prepare_folder(source, output)
-        return output
-    from experiments.quickstart.datasets import DATASETS
+    if args.data_dir is None:
+        from experiments.quickstart.datasets import ensure_records
 
-    splits, class_names = DATASETS[args.dataset]()
-    for split, (images, labels) in splits.items():
-        prepare_arrays(images, labels, output, split=split, class_names=class_names)
+        ensure_records(args.dataset, output)
+        return output
+    from tfscale.data.prepare import prepare_folder
+
+    source = Path(args.data_dir)
+    if list(source.glob("*.tfrecord*")) or list(source.glob("*/*.tfrecord*")):
+        return source
+    prepare_folder(source, output)
     return output
 
 

@@ -12,18 +12,31 @@ from experiments.run_config import RunConfig
 
 def digits():
     """scikit-learn's 1,797 handwritten digits: no download, two minutes on two cores."""
-    return RunConfig(data_dir="runs/quickstart/data")
+    return RunConfig(dataset="digits")
 
 
 def fashion_mnist():
     """Fashion-MNIST: 60,000 pictures of clothes, in grey, 28 x 28."""
     return dataclasses.replace(
-        digits(), epochs=3, global_batch_size=256, warmup_epochs=0.5, flip=True
+        digits(),
+        dataset="fashion_mnist",
+        model_dir="runs/fashion_mnist",
+        epochs=3,
+        global_batch_size=256,
+        warmup_epochs=0.5,
+        flip=True,
     )
 
 
 def folder():
     """Your own class-per-folder images, at 64 pixels."""
     return dataclasses.replace(
-        digits(), epochs=30, image_size=64, min_crop_area=0.25, flip=True, warmup_epochs=5.0
+        digits(),
+        dataset="records",
+        model_dir="runs/folder",
+        epochs=30,
+        image_size=64,
+        min_crop_area=0.25,
+        flip=True,
+        warmup_epochs=5.0,
     )

@@ -70,3 +70,12 @@ def fashion_mnist(folder=FASHION_FOLDER):
 
 
 DATASETS = {"digits": digits, "fashion_mnist": fashion_mnist}
+
+
+def ensure_records(name, output):
+    """Writes the data set's JPEG shards into `output`, unless they are complete there."""
+    from tfscale.data.prepare import prepare_arrays
+
+    splits, class_names = DATASETS[name]()
+    for split, (images, labels) in splits.items():
+        prepare_arrays(images, labels, output, split=split, class_names=class_names)
