@@ -145,3 +145,8 @@ class LinearWarmup(keras.optimizers.schedules.LearningRateSchedule):
         if isinstance(config["schedule"], dict):
             config["schedule"] = keras.optimizers.schedules.deserialize(config["schedule"])
         return cls(**config)
+
+
+# HDF5 and SavedModel loading looks a schedule up by its bare class name, not by the registered
+# "tfscale>LinearWarmup" that the .keras format uses.
+keras.saving.get_custom_objects()[LinearWarmup.__name__] = LinearWarmup
