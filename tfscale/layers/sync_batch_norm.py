@@ -8,6 +8,13 @@ from tfscale._keras import keras
 from tfscale.distribute.replica_groups import replica_groups
 from tfscale.layers.group_moments import affine, flatten, group_moments, normalize
 
+# A layer that Keras revives from a SavedModel without its class calls the functions traced at the
+# time of saving, which know of no replicas: it would train on local statistics and say nothing.
+_REVIVED = (
+    "GroupedSyncBatchNormalization was loaded from a SavedModel without its class and would train "
+    "without its groups of replicas: `import tfscale.layers.sync_batch_norm` before load_model, or "
+    "call the model with training=False"
+)
 _NOT_OURS = ("adjustment", "fused", "renorm", "synchronized", "virtual_batch_size")
 
 
@@ -38,11 +45,10 @@ class GroupedSyncBatchNormalization(keras.layers.BatchNormalization):
     collective among workers: every worker has to take part in a save.
 
     Without a strategy the layer is plain batch normalisation. A model saved in the ``.keras``
-    format finds this class by itself; for a SavedModel or HDF5 file, ``import
-    tfscale.layers.sync_batch_norm`` before ``load_model`` (Keras otherwise revives a SavedModel's
-    layer as a traced function without its groups). A loaded or cloned layer meets its strategy, and
-    its group size is checked, at its first training step, so that it can be used in inference on
-    any number of replicas.
+    format finds this class by itself; before loading a SavedModel or an HDF5 file, ``import
+    tfscale.layers.sync_batch_norm`` (HDF5 raises without; a SavedModel works in inference and
+    raises when it is trained). A loaded or cloned layer meets its strategy, and its group size is
+    checked, at its first training step, so that it can infer on any number of replicas.
 
     On TPU the messages are `tf.raw_ops.CrossReplicaSum` with a group assignment. Not run on
     hardware: TPU; GPU, where the order of messages of several group sizes under NCCL is untested.
@@ -141,9 +147,14 @@ class GroupedSyncBatchNormalization(keras.layers.BatchNormalization):
             outputs = self._infer(flat)
         else:
             outputs = self._train(flat, self._positions(mask, inputs))
-        return tf.ensure_shape(tf.reshape(outputs, shape), inputs.shape)
+        outputs = tf.reshape(outputs, shape)
+        outputs.set_shape(inputs.shape)
+        return outputs
 
     def _train(self, flat, mask):
+        if _is_traced_for_saved_model():
+            with tf.control_dependencies([tf.debugging.Assert(False, [_REVIVED])]):
+                return self._infer(flat)
         groups = self._groups_here()
         gather, total = (groups.gather, groups.sum) if groups else (_alone, tf.identity)
         moments = group_moments(tf.cast(flat, self.moving_mean.dtype), gather, mask)
@@ -326,7 +337,17 @@ def _tensor_valued(layer, training):
 
 def _only_infers_shapes():
     """True while Keras calls a layer symbolically to build a functional model."""
-    return tf.compat.v1.get_default_graph().name.endswith("_scratch_graph")
+    return _graph_name().endswith("_scratch_graph")
+
+
+def _is_traced_for_saved_model():
+    """True while Keras traces a layer's call for a SavedModel."""
+    return _graph_name().endswith(("_layer_call_fn", "_layer_call_and_return_conditional_losses"))
+
+
+def _graph_name():
+    # Only graphs of functions have a name.
+    return getattr(tf.compat.v1.get_default_graph(), "name", "")
 
 
 def _alone(row):
