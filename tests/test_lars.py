@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from tests import references_lars as reference
 from tfscale import keras
-from tfscale.optimizers.lars import LARS, trust_ratio
+from tfscale.optimizers.lars import LARS
+from tfscale.optimizers.trust_ratio import trust_ratio
 
 # Exact in binary, so that float32 hyperparameters do not disturb float64 comparisons.
 RATES = [0.5, 0.5, 1.0, 0.25, 0.125]

@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from tests import references_lars as reference
 from tfscale import keras
-from tfscale.optimizers.lars import LARS, trust_ratio
+from tfscale.optimizers.lars import LARS
+from tfscale.optimizers.trust_ratio import trust_ratio
 
 STEPS, BATCH = 5, 16
 RANDOM = np.random.RandomState(0)

@@ -6,53 +6,10 @@ import tensorflow as tf
 
 from tfscale._keras import keras
 from tfscale.optimizers import arguments, exclusion
+from tfscale.optimizers.trust_ratio import compute_dtype, trust_ratio
 
 _logger = logging.getLogger("tfscale")
 _MOMENTUM_FORMS = ("unscaled", "scaled")
-
-
-def trust_ratio(
-    weight, gradient, weight_decay=0.0, trust_coefficient=1e-3, epsilon=0.0, trust_clip=None
-):
-    """Returns the factor by which LARS multiplies a variable's learning rate.
-
-    ```
-    ratio = trust_coefficient * |w| / (|g| + weight_decay * |w| + epsilon)
-    ratio = 1                           if |w| = 0 or |g| = 0
-    ratio = clip(ratio, min, max)       if trust_clip is given
-    ```
-
-    Args:
-        weight: tensor of any shape.
-        gradient: tensor of the same shape: the gradient of the global batch, without decay.
-        weight_decay: `float`. Defaults to 0.0.
-        trust_coefficient: `float`, eta in the paper. Defaults to 1e-3.
-        epsilon: `float`, added to the denominator. Defaults to 0.0.
-        trust_clip: `None`, or the pair `(min, max)`. Defaults to `None`.
-
-    Returns:
-        A scalar tensor, float64 for a float64 weight and float32 for every other.
-
-    Example:
-
-    >>> trust_ratio(tf.constant([3.0, 4.0]), tf.constant([0.6, 0.8])).numpy()
-    0.005
-
-    Reference: You, Gitman, Ginsburg 2017, https://arxiv.org/abs/1708.03888, equation 6.
-    """
-    # Half precision overflows in a sum of squares already at |w| = 256 (float16).
-    dtype = _compute_dtype(weight.dtype)
-    weight_norm = tf.norm(tf.cast(weight, dtype))
-    gradient_norm = tf.norm(tf.cast(gradient, dtype))
-    denominator = gradient_norm + weight_decay * weight_norm + epsilon
-    # A variable that starts at zero would otherwise never move (ratio 0), and one without a
-    # gradient would move by trust_coefficient / weight_decay or by 0/0.
-    usable = (weight_norm > 0) & (gradient_norm > 0)
-    ratio = trust_coefficient * weight_norm / tf.where(usable, denominator, 1.0)
-    ratio = tf.where(usable, ratio, 1.0)
-    if trust_clip is not None:
-        ratio = tf.clip_by_value(ratio, *trust_clip)
-    return ratio
 
 
 @keras.saving.register_keras_serializable(package="tfscale")
@@ -202,7 +159,7 @@ class LARS(keras.optimizers.Optimizer):
         """Updates one variable and its momentum, given the gradient of the global batch."""
         index = self._index_dict[self._var_key(variable)]
         momentum_slot = self.momentums[index]
-        dtype = _compute_dtype(variable.dtype)
+        dtype = compute_dtype(variable.dtype)
         weight = tf.cast(variable, dtype)
         gradient = tf.cast(tf.convert_to_tensor(gradient), dtype)
         learning_rate = tf.cast(self.learning_rate, dtype)
@@ -289,11 +246,6 @@ class LARS(keras.optimizers.Optimizer):
             exclude_from_weight_decay=self._decay_exclusion.config(),
         )
         return config
-
-
-def _compute_dtype(dtype):
-    dtype = tf.as_dtype(dtype)
-    return tf.float32 if dtype.size < 4 else dtype
 
 
 def _is_pair(trust_clip):

@@ -1,0 +1,59 @@
+"""Residual blocks, as functions of Keras tensors."""
+
+from tfscale._keras import keras
+
+_layers = keras.layers
+
+
+class BlockBuilder:
+    """Applies convolutions, norm layers and blocks, all with one norm and one regularizer.
+
+    Args:
+        norm: callable with keywords `name` and `gamma_initializer` that returns a layer.
+        kernel_regularizer: Keras regularizer or `None`.
+    """
+
+    def __init__(self, norm, kernel_regularizer):
+        self.norm = norm
+        self.kernel_regularizer = kernel_regularizer
+
+    def conv(self, x, filters, size, stride, name):
+        """Returns a padded convolution of `x`, without bias: a norm layer follows."""
+        # One initializer object per layer: a shared one would give equal shapes equal values.
+        initializer = keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")
+        return _layers.Conv2D(
+            filters,
+            size,
+            strides=stride,
+            padding="same",
+            use_bias=False,
+            kernel_initializer=initializer,
+            kernel_regularizer=self.kernel_regularizer,
+            name=name,
+        )(x)
+
+    def norm_relu(self, x, name):
+        """Returns `relu(norm(x))`."""
+        x = self.norm(name=name, gamma_initializer="ones")(x)
+        return _layers.ReLU(name=f"{name}_relu")(x)
+
+    def block(self, x, kind, width, stride, name):
+        """Returns a residual block of `x`, of `kind` "basic" or "bottleneck"."""
+        # Filters, kernel size and stride of each convolution.
+        convolutions = {
+            "basic": [(width, 3, stride), (width, 3, 1)],
+            "bottleneck": [(width, 1, 1), (width, 3, stride), (4 * width, 1, 1)],
+        }[kind]
+        *inner, last = convolutions
+        shortcut = x
+        if stride > 1 or x.shape[-1] != last[0]:
+            shortcut = self.conv(x, last[0], 1, stride, f"{name}_shortcut_conv")
+            shortcut = self.norm(name=f"{name}_shortcut_bn", gamma_initializer="ones")(shortcut)
+        for number, (filters, size, s) in enumerate(inner, start=1):
+            x = self.conv(x, filters, size, s, f"{name}_conv{number}")
+            x = self.norm_relu(x, f"{name}_bn{number}")
+        number = len(convolutions)
+        x = self.conv(x, *last, f"{name}_conv{number}")
+        x = self.norm(name=f"{name}_bn{number}", gamma_initializer="zeros")(x)
+        x = _layers.Add(name=f"{name}_add")([shortcut, x])
+        return _layers.ReLU(name=f"{name}_relu")(x)
