@@ -4,6 +4,10 @@ Only this folder imports ``tensorflow.python`` or reads ``strategy.extended._*``
 TensorFlow release is met in one place. Use it as ``from tfscale.distribute import _tf_private``.
 """
 
+from tfscale.distribute._tf_private.cross_device_ops import (
+    ClusterCrossDeviceOps,
+    LocalCrossDeviceOps,
+)
 from tfscale.distribute._tf_private.groups import (
     CollectiveGroup,
     collective_group,
@@ -12,6 +16,7 @@ from tfscale.distribute._tf_private.groups import (
     num_workers,
     regroup,
     worker_index,
+    worker_names,
 )
 from tfscale.distribute._tf_private.runtime import (
     delete_key,
@@ -24,7 +29,9 @@ from tfscale.distribute._tf_private.runtime import (
 from tfscale.distribute._tf_private.strategies import Mirrored, MultiWorkerMirrored
 
 __all__ = [
+    "ClusterCrossDeviceOps",
     "CollectiveGroup",
+    "LocalCrossDeviceOps",
     "Mirrored",
     "MultiWorkerMirrored",
     "collective_group",
@@ -39,4 +46,5 @@ __all__ = [
     "runtime_started",
     "same_device",
     "worker_index",
+    "worker_names",
 ]

@@ -1,4 +1,4 @@
-"""Groups of workers that talk through TensorFlow's collectives, and what a strategy knows of itself."""
+"""Groups of workers that talk through TensorFlow's collectives; what a strategy knows of itself."""
 
 import itertools
 
@@ -59,7 +59,7 @@ class CollectiveGroup:
         return tf.ensure_shape(gathered, [x.shape[0] * self.size] + x.shape[1:].as_list())
 
     def all_to_all(self, x):
-        """Sends ``x[j]`` to rank j. `x` is ``[size, ...]``; row j of the result came from rank j."""
+        """Sends ``x[j]`` to rank j and returns what came from each rank; `x` is ``[size, ...]``."""
         if self._launcher is None:
             return tf.identity(x)
         launcher = self._launcher
@@ -127,6 +127,16 @@ def worker_index(strategy):
 def num_workers(strategy):
     """Returns the number of worker processes that run this strategy together."""
     return int(getattr(extended_of(strategy), "_num_workers", 1))
+
+
+def worker_names(strategy):
+    """Returns each worker's ``"worker 1 (host:port)"``, in worker order, for messages."""
+    spec = getattr(extended_of(strategy), "_cluster_spec", None)
+    jobs = spec.as_dict() if spec else {}
+    addresses = [*jobs.get("chief", []), *jobs.get("worker", [])]
+    if len(addresses) != num_workers(strategy):
+        return [f"worker {i}" for i in range(num_workers(strategy))]
+    return [f"worker {i} ({address})" for i, address in enumerate(addresses)]
 
 
 def cross_device_ops_of(strategy):

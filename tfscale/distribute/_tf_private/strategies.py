@@ -7,7 +7,6 @@ import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.distribute import (
     collective_all_reduce_strategy,
-    mirrored_strategy,
     multi_worker_util,
 )
 from tensorflow.python.eager import context

@@ -1,0 +1,101 @@
+"""Bucket plans: which tensors travel together in one message, and in which order.
+
+Gradients become ready from the last layer backwards, so buckets are filled from the last tensor
+backwards: the first bucket can travel while the rest of the backward pass still runs.
+"""
+
+import dataclasses
+import math
+
+ALONE = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSpec:
+    """A tensor as the plan sees it.
+
+    Attributes:
+        path: `str`, the variable's name, or where the value stood in the call.
+        shape: `tuple` of `int`, or None where the shape is not known before it runs.
+        dtype: `str`.
+        itemsize: `int`, bytes of one element.
+    """
+
+    path: str
+    shape: tuple | None
+    dtype: str
+    itemsize: int
+
+    @property
+    def size(self):
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class BucketPlan:
+    """Tensors and the buckets they travel in.
+
+    Attributes:
+        tensors: `tuple` of `TensorSpec`, in the order of the call.
+        buckets: `tuple` of buckets in the order of sending, each a `tuple` of indices into
+            `tensors`, last tensor first.
+        alone: `tuple` of indices of tensors of unknown shape, each sent by itself.
+    """
+
+    tensors: tuple
+    buckets: tuple
+    alone: tuple
+
+    def fingerprint(self):
+        """Returns ``[path, shape, dtype, bucket]`` for each tensor: what workers must agree on.
+
+        The bucket is its place in the order of sending, or -1 for a tensor sent alone.
+        """
+        bucket_of = {i: b for b, bucket in enumerate(self.buckets) for i in bucket}
+        return [
+            [t.path, None if t.shape is None else list(t.shape), t.dtype, bucket_of.get(i, ALONE)]
+            for i, t in enumerate(self.tensors)
+        ]
+
+
+def plan_buckets(tensors, bucket_bytes):
+    """Fuses tensors of one dtype into buckets of at most `bucket_bytes`, from the last backwards.
+
+    A tensor larger than `bucket_bytes` is a bucket of its own. Dtypes are never mixed: joining
+    them would need a cast.
+
+    Args:
+        tensors: sequence of `TensorSpec`.
+        bucket_bytes: `int`, size at which a bucket is full.
+
+    Returns:
+        `BucketPlan`, a function of its arguments alone, so that workers with the same model
+        have the same plan.
+
+    Raises:
+        ValueError: if `bucket_bytes` is not positive.
+
+    Example:
+        >>> specs = [TensorSpec("a", (4,), "float32", 4), TensorSpec("b", (2,), "float32", 4)]
+        >>> plan_buckets(specs, bucket_bytes=16).buckets
+        ((1,), (0,))
+    """
+    if bucket_bytes < 1:
+        raise ValueError(f"bucket_bytes must be at least 1, got {bucket_bytes}")
+    tensors = tuple(tensors)
+    buckets, filling, alone = [], {}, []
+    for index in reversed(range(len(tensors))):
+        spec = tensors[index]
+        if spec.shape is None:
+            alone.append(index)
+            continue
+        size = spec.size * spec.itemsize
+        bucket, filled = filling.get(spec.dtype, ([], 0))
+        if bucket and filled + size > bucket_bytes:
+            buckets.append(tuple(bucket))
+            bucket, filled = [], 0
+        filling[spec.dtype] = ([*bucket, index], filled + size)
+    # What is left over contains the earliest layers, whose gradients come last.
+    buckets.extend(tuple(bucket) for bucket, _ in filling.values())
+    return BucketPlan(tensors, tuple(buckets), tuple(alone))
