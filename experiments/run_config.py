@@ -27,7 +27,7 @@ class RunConfig:
 
     # Model and images
     model: Literal["resnet_small", "resnet50"] = _field("resnet_small", "architecture")
-    image_size: int = _field(32, "height and width of the images that the model sees, in pixels")
+    image_size: int = _field(16, "height and width of the images that the model sees, in pixels")
     min_crop_area: float = _field(0.6, "smallest share of the image that a training crop keeps")
     flip: bool = _field(False, "flip training images left to right at random")
     norm_group_size: int | None = _field(
@@ -39,10 +39,10 @@ class RunConfig:
 
     # Optimisation
     global_batch_size: int = _field(128, "examples per step, over all replicas")
-    epochs: int = _field(20, "passes over the training data")
+    epochs: int = _field(15, "passes over the training data")
     optimizer: Literal["lars", "sgd"] = _field("lars", "optimizer")
     base_learning_rate: float = _field(
-        16.0, "learning rate at a global batch of 256; scaled linearly to global_batch_size"
+        32.0, "learning rate at a global batch of 256; scaled linearly to global_batch_size"
     )
     warmup_epochs: float = _field(2.0, "epochs of linear warm-up")
     momentum: float = _field(0.9, "momentum")
