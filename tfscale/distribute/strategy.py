@@ -169,7 +169,7 @@ def _mirrored_strategy(config, devices, cross_device_ops, timeout_seconds):
         operation.check_workers(1)
         if operation.compressor.lossy:
             _logger.info("compression has no effect: one worker has no network to cross")
-    return _tf_private.Mirrored(devices.names(), operation)
+    return _tf_private.MirroredStrategy(devices.names(), operation)
 
 
 def _multi_worker_strategy(config, devices, cross_device_ops, timeout_seconds):
@@ -201,7 +201,7 @@ def _multi_worker_strategy(config, devices, cross_device_ops, timeout_seconds):
         task_id=config.task_index,
         rpc_layer="grpc",
     )
-    return _tf_private.MultiWorkerMirrored(
+    return _tf_private.MultiWorkerMirroredStrategy(
         resolver,
         devices.kind,
         devices.count,

@@ -26,14 +26,14 @@ from tfscale.distribute._tf_private.runtime import (
     runtime_started,
     same_device,
 )
-from tfscale.distribute._tf_private.strategies import Mirrored, MultiWorkerMirrored
+from tfscale.distribute._tf_private.strategies import MirroredStrategy, MultiWorkerMirroredStrategy
 
 __all__ = [
     "ClusterCrossDeviceOps",
     "CollectiveGroup",
     "LocalCrossDeviceOps",
-    "Mirrored",
-    "MultiWorkerMirrored",
+    "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
     "collective_group",
     "cross_device_ops_of",
     "delete_key",

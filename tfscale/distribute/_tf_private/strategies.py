@@ -21,7 +21,7 @@ _HEARTBEAT_TIMEOUT_MS = 10_000
 _server_started = False
 
 
-class Mirrored(tf.distribute.MirroredStrategy):
+class MirroredStrategy(tf.distribute.MirroredStrategy):
     """`MirroredStrategy` whose reductions all reach `cross_device_ops`, several to a process.
 
     Args:
@@ -63,7 +63,7 @@ class _MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExt
             self._cross_device_ops = self._bind(self)
 
 
-class MultiWorkerMirrored(tf.distribute.MultiWorkerMirroredStrategy):
+class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
     """`MultiWorkerMirroredStrategy` with injected reductions and chosen local devices.
 
     Args:
