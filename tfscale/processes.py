@@ -1,0 +1,257 @@
+"""A group of local processes: started together, watched, and stopped together.
+
+A worker that waits in TensorFlow does not end on SIGTERM (tensorflow/tensorflow#42498), and one
+that lost its peer may wait for long. So the first failure stops all: SIGTERM to each worker's
+whole process group, a time of grace, SIGKILL.
+"""
+
+import contextlib
+import dataclasses
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from tfscale.commands import Command, RunningCommand, describe_exit_code
+
+__all__ = ["Command", "GroupResult", "run_group"]
+
+_TICK_SECONDS = 0.05
+_UNFINISHED_SECONDS = 30.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupResult:
+    """How a group ended.
+
+    Attributes:
+        names: of the commands.
+        exit_codes: of each; 128 + n for one that signal n ended.
+        tails: the last lines of each.
+        failed_first: `int`, the command whose failure stopped the group, or `None`.
+        stopped_by: number of the signal that stopped the launcher, or `None`.
+        timed_out: `bool`, whether the group was stopped at its time limit.
+        seconds: `float`, how long the group ran until its end or first failure.
+    """
+
+    names: tuple[str, ...]
+    exit_codes: tuple[int, ...]
+    tails: tuple[tuple[str, ...], ...]
+    failed_first: int | None
+    stopped_by: int | None
+    timed_out: bool
+    seconds: float
+
+    @property
+    def exit_code(self):
+        """0, or that of the first failure; 128 + n after signal n; 124 at the time limit."""
+        if self.failed_first is not None:
+            return self.exit_codes[self.failed_first]
+        if self.stopped_by is not None:
+            return 128 + self.stopped_by
+        return 124 if self.timed_out else 0
+
+    def describe(self):
+        """Why the group failed, for people; empty if it did not."""
+        if self.failed_first is not None:
+            first = self.failed_first
+            name = self.names[first]
+            others = len(self.names) - 1
+            stopped = f"; stopped the other {others}" if others else ""
+            lines = "".join(f"  | {line}\n" for line in self.tails[first]) or "  | (no output)\n"
+            return (
+                f"{name} failed first, after {self.seconds:.1f} s, with exit code "
+                f"{describe_exit_code(self.exit_codes[first])}{stopped}. Its last lines:\n{lines}"
+            ).rstrip("\n")
+        if self.stopped_by is not None:
+            return f"stopped by {signal.Signals(self.stopped_by).name}, nothing is left running."
+        if self.timed_out:
+            return f"stopped after {self.seconds:.0f} s, the time limit."
+        return ""
+
+
+def run_group(
+    commands,
+    *,
+    write=None,
+    notify=None,
+    grace_seconds=10.0,
+    timeout_seconds=None,
+    tail_lines=20,
+):
+    """Runs commands side by side until all have ended, or one has failed.
+
+    Ctrl-C, SIGTERM and SIGHUP stop the group; a second one kills it at once. If this process is
+    itself killed, a small watchdog process ends the group.
+
+    Args:
+        commands: sequence of `Command`.
+        write: function of `str` that shows output. Defaults to standard output.
+        notify: function of one line of text about the group itself. Defaults to standard error.
+        grace_seconds: `float`, from SIGTERM to SIGKILL. Defaults to 10.
+        timeout_seconds: `float`, time limit of the whole. Defaults to none.
+        tail_lines: `int`, last lines kept of each command. Defaults to 20.
+
+    Returns:
+        A `GroupResult`.
+
+    Example:
+
+    >>> result = run_group([Command("a", ("true",)), Command("b", ("sh", "-c", "exit 3"))])
+    >>> result.exit_code, result.failed_first
+    (3, 1)
+    """
+    group = _Group(
+        list(commands), write or _write_stdout, notify or _write_stderr, grace_seconds, tail_lines
+    )
+    with group.signals_caught(), group:
+        return group.watch(timeout_seconds)
+
+
+def _write_stdout(text):
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _write_stderr(text):
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+class _Group:
+    def __init__(self, commands, write, notify, grace_seconds, tail_lines):
+        self._members = [RunningCommand(command, write, tail_lines) for command in commands]
+        self._notify = notify
+        self._grace_seconds = grace_seconds
+        self._watchdog = None
+        self._signals = []
+        self._failed_first = self._stopped_by = None
+        self._timed_out = False
+        self._stopped_at = self._kill_at = None
+        self._next_mention = float("inf")
+        self._started = time.monotonic()
+
+    @contextlib.contextmanager
+    def signals_caught(self):
+        previous = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                if signal.getsignal(number) != signal.SIG_IGN:  # nohup, or a shell's background.
+                    handler = lambda number, frame: self._signals.append(number)  # noqa: E731
+                    previous[number] = signal.signal(number, handler)
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def __enter__(self):
+        self._watchdog = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(__file__).with_name("_watchdog.py"))]
+            + [str(self._grace_seconds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            bufsize=1,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(self, *_):
+        for member in self._members:
+            member.signal(signal.SIGKILL)  # Whatever the workers left behind them.
+            if member.process is not None:
+                member.process.wait()
+                self._tell_watchdog(f"-{member.process.pid}")
+            member.close()
+        with contextlib.suppress(OSError):
+            self._watchdog.stdin.close()
+        self._watchdog.wait()
+
+    def watch(self, timeout_seconds):
+        self._start()
+        while True:
+            self._read_output()
+            just_ended = [member for member in self._members if member.poll()]
+            self._note_failure()
+            running = [member for member in self._members if member.running]
+            if not running and not any(member.reading for member in self._members):
+                return self._result()
+            self._obey_signals(running)
+            if timeout_seconds and time.monotonic() - self._started > timeout_seconds:
+                self._timed_out = self._stop() or self._timed_out
+            if self._kill_at is not None:
+                if time.monotonic() >= self._kill_at or len(self._signals) > 1:
+                    for member in running:
+                        member.signal(signal.SIGKILL)
+            else:
+                self._mention_unfinished(just_ended, running)
+
+    def _start(self):
+        for member in self._members:
+            member.start()
+            if member.process is None:
+                return
+            self._tell_watchdog(f"+{member.process.pid}")
+
+    def _note_failure(self):
+        for index, member in enumerate(self._members):
+            if member.exit_code and self._stop():
+                self._failed_first = index
+
+    def _obey_signals(self, running):
+        if self._signals and self._stop():
+            self._stopped_by = self._signals[0]
+            self._notify(
+                f"{signal.Signals(self._stopped_by).name}: stopping {len(running)} workers, which "
+                f"have {self._grace_seconds:g} s to end; once more kills them now"
+            )
+
+    def _mention_unfinished(self, just_ended, running):
+        now = time.monotonic()
+        if just_ended:
+            self._next_mention = now + _UNFINISHED_SECONDS
+        if running and now >= self._next_mention:
+            self._next_mention = now + _UNFINISHED_SECONDS
+            names = ", ".join(member.command.name for member in running)
+            self._notify(f"some workers have finished, still running: {names}")
+
+    def _result(self):
+        return GroupResult(
+            names=tuple(member.command.name for member in self._members),
+            exit_codes=tuple(member.exit_code or 0 for member in self._members),
+            tails=tuple(member.output.tail for member in self._members),
+            failed_first=self._failed_first,
+            stopped_by=self._stopped_by,
+            timed_out=self._timed_out,
+            seconds=(self._stopped_at or time.monotonic()) - self._started,
+        )
+
+    def _read_output(self):
+        with selectors.DefaultSelector() as selector:
+            for member in self._members:
+                if member.reading:
+                    selector.register(member.process.stdout, selectors.EVENT_READ, member)
+            if not selector.get_map():
+                time.sleep(_TICK_SECONDS)
+                return
+            for key, _ in selector.select(_TICK_SECONDS):
+                key.data.read()
+
+    def _stop(self):
+        """Begins to stop the group; returns whether this is the first reason to do so."""
+        if self._kill_at is not None:
+            return False
+        self._stopped_at = time.monotonic()
+        self._kill_at = self._stopped_at + self._grace_seconds
+        for member in self._members:
+            member.signal(signal.SIGTERM)
+        return True
+
+    def _tell_watchdog(self, line):
+        with contextlib.suppress(OSError):
+            self._watchdog.stdin.write(f"{line}\n")
