@@ -123,9 +123,9 @@ def resnet(
 
     The stride `s` is 2 in the first block of every stage but the first, else 1. Where the shape
     changes, the shortcut is a 1x1 convolution of stride `s` with a norm layer. The last norm
-    layer of a block starts with gamma 0, so that the block starts as its shortcut (Goyal et al. 2017,
-    section 5.1). Convolutions start as He et al. have it (normal, fan-out), the classifier as
-    N(0, 0.01). The first layer normalises the pixels, in float32, so batches can be uint8.
+    layer of a block starts with gamma 0, so that the block starts as its shortcut (Goyal et al.
+    2017, section 5.1). Convolutions start as He et al. have it (normal, fan-out), the classifier
+    as N(0, 0.01). The first layer normalises the pixels, in float32, so batches can be uint8.
     Pooling and classifier are float32 under every policy.
 
     Args:

@@ -1,0 +1,300 @@
+"""ResNets against tf-models-official's and Keras's, layer by layer and as a whole."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfscale import keras
+from tfscale.layers.sync_batch_norm import GroupedSyncBatchNormalization
+from tfscale.models import resnet
+from tfscale.models.image_normalization import IMAGENET_MEAN, IMAGENET_STD, ImageNormalization
+
+RANDOM = np.random.RandomState(0)
+
+
+@pytest.fixture(autouse=True)
+def global_policy():
+    yield
+    keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.fixture(scope="module")
+def resnet50():
+    return resnet.resnet50(input_shape=(64, 64, 3))
+
+
+def pixels(*shape):
+    return RANDOM.randint(0, 256, shape).astype("uint8")
+
+
+def trainable_parameters(model):
+    return sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
+
+
+# ---------------------------------------------------------------- ResNet-50
+def test_resnet50_has_the_known_number_of_parameters(resnet50):
+    assert trainable_parameters(resnet50) == 25_557_032
+    assert len(resnet50.trainable_variables) == 161
+    # 53 norm layers with 26,560 channels: their moving means and variances.
+    assert resnet50.count_params() == 25_557_032 + 2 * 26_560
+
+
+def randomize(model):
+    """Gives all weights values that a mistake in their use would show up with."""
+    for variable in model.weights:
+        low, high = (0.5, 1.5) if "variance" in variable.name else (-1.0, 1.0)
+        scale = 1.0
+        if "kernel" in variable.name:
+            scale = np.sqrt(3.0 / np.prod(variable.shape[:-1]))
+        elif "gamma" in variable.name:
+            low, high = 0.5, 1.0
+        variable.assign(scale * RANDOM.uniform(low, high, variable.shape))
+
+
+@pytest.mark.slow
+def test_resnet50_equals_tf_models_official(resnet50):
+    backbones = pytest.importorskip("official.vision.modeling.backbones.resnet")
+    theirs = backbones.ResNet(50, norm_momentum=0.9, norm_epsilon=1e-5)
+    randomize(theirs)
+    theirs_by_name = {layer.name: layer for layer in theirs.layers}
+
+    def copy(name, layer):
+        resnet50.get_layer(name).set_weights(layer.get_weights())
+
+    copy("stem_conv", theirs_by_name["conv2d"])
+    copy("stem_bn", theirs_by_name["batch_normalization"])
+    blocks = [layer for layer in theirs.layers if type(layer).__name__ == "BottleneckBlock"]
+    names = [
+        f"stage{s}_block{b}" for s, depth in enumerate((3, 4, 6, 3), 1) for b in range(1, depth + 1)
+    ]
+    copied = 2
+    for name, block in zip(names, blocks, strict=True):
+        for number in (1, 2, 3):
+            copy(f"{name}_conv{number}", getattr(block, f"_conv{number}"))
+            copy(f"{name}_bn{number}", getattr(block, f"_norm{number}"))
+            copied += 2
+        if name.endswith("block1"):
+            copy(f"{name}_shortcut_conv", block._shortcut)
+            copy(f"{name}_shortcut_bn", block._norm0)
+            copied += 2
+    assert copied == 53 + 53
+
+    images = pixels(2, 64, 64, 3)
+    normalized = ((images - np.float32(IMAGENET_MEAN)) / np.float32(IMAGENET_STD)).astype("float32")
+    features = tf.reduce_mean(theirs(normalized)["5"], [1, 2])
+    pooled = keras.Model(resnet50.input, resnet50.get_layer("pool").output)
+    assert np.std(features) > 0.01
+    np.testing.assert_allclose(pooled(images), features, rtol=1e-4, atol=1e-4)
+    kernel, bias = resnet50.get_layer("head").get_weights()
+    expected = tf.nn.softmax(tf.matmul(features, kernel) + bias)
+    np.testing.assert_allclose(resnet50(images), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_differs_from_keras_applications_by_biases_and_strides(resnet50):
+    v1 = keras.applications.ResNet50(weights=None, input_shape=(64, 64, 3), classes=1000)
+    biases = sum(
+        int(np.prod(v.shape))
+        for v in v1.trainable_variables
+        if "conv" in v.name and "bias" in v.name
+    )
+    assert trainable_parameters(v1) - biases == trainable_parameters(resnet50)
+    assert resnet50.get_layer("stage2_block1_conv1").strides == (1, 1)
+    assert resnet50.get_layer("stage2_block1_conv2").strides == (2, 2)
+    assert v1.get_layer("conv3_block1_1_conv").strides == (2, 2)
+
+
+# ---------------------------------------------------------------- the small ones
+def test_small_network_equals_the_same_made_of_plain_functions():
+    model = resnet.resnet_small((8, 8, 3), 4, depths=(1, 2), widths=(4, 6), activation=None)
+    randomize(model)
+
+    def conv(x, name, stride):
+        kernel = model.get_layer(f"{name}").get_weights()[0]
+        return tf.nn.conv2d(x, kernel, stride, "SAME")
+
+    def norm(x, name):
+        gamma, beta, mean, variance = model.get_layer(name).get_weights()
+        return tf.nn.batch_normalization(x, mean, variance, beta, gamma, 1e-5)
+
+    images = pixels(3, 8, 8, 3)
+    x = (images - np.float32(IMAGENET_MEAN)) / np.float32(IMAGENET_STD)
+    x = tf.nn.relu(norm(conv(x, "stem_conv", 1), "stem_bn"))
+    for block, stride, projected in (
+        ("stage1_block1", 1, False),
+        ("stage2_block1", 2, True),
+        ("stage2_block2", 1, False),
+    ):
+        shortcut = x
+        if projected:
+            shortcut = conv(x, f"{block}_shortcut_conv", stride)
+            shortcut = norm(shortcut, f"{block}_shortcut_bn")
+        x = tf.nn.relu(norm(conv(x, f"{block}_conv1", stride), f"{block}_bn1"))
+        x = norm(conv(x, f"{block}_conv2", 1), f"{block}_bn2")
+        x = tf.nn.relu(x + shortcut)
+    kernel, bias = model.get_layer("head").get_weights()
+    expected = tf.matmul(tf.reduce_mean(x, [1, 2]), kernel) + bias
+    np.testing.assert_allclose(model(images), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_small_network_has_the_documented_size_and_layers():
+    assert trainable_parameters(resnet.resnet_small()) == 78_042
+    deep = resnet.resnet_small(depths=(3, 3, 3))
+    convolutions = [
+        layer
+        for layer in deep.layers
+        if isinstance(layer, keras.layers.Conv2D) and "shortcut" not in layer.name
+    ]
+    assert len(convolutions) + 1 == 6 * 3 + 2
+
+
+def test_initial_values():
+    keras.utils.set_random_seed(0)
+    model = resnet.resnet_small(depths=(2, 2, 2), num_classes=1000)
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.BatchNormalization):
+            last = layer.name.endswith("block1_bn2") or layer.name.endswith("block2_bn2")
+            assert (layer.gamma.numpy() == (0.0 if last else 1.0)).all(), layer.name
+            assert (layer.momentum, layer.epsilon) == (0.9, 1e-5)
+    kernel = model.get_layer("stage3_block2_conv2").get_weights()[0]
+    assert np.std(kernel) == pytest.approx(np.sqrt(2 / (9 * 64)), rel=0.02)
+    other = model.get_layer("stage3_block2_conv1").get_weights()[0]
+    assert not np.array_equal(kernel, other)
+    assert np.std(model.get_layer("head").get_weights()[0]) == pytest.approx(0.01, rel=0.02)
+
+
+def test_blocks_start_as_their_shortcuts():
+    model = resnet.resnet_small()
+    images = pixels(2, 32, 32, 3)
+    outputs = [model.get_layer(name).output for name in ("stem_bn_relu", "stage1_block1_relu")]
+    before, after = keras.Model(model.input, outputs)(images, training=True)
+    np.testing.assert_array_equal(before, after)
+
+
+def test_trains_on_grey_images_repeated_to_three_channels():
+    keras.utils.set_random_seed(0)
+    # Stripes lie in class 0 and stand in class 1.
+    labels = np.arange(32) % 2
+    images = pixels(32, 16, 16, 1) // 4
+    images[labels == 0, ::2] += 128
+    images[labels == 1, :, ::2] += 128
+    model = resnet.resnet_small((16, 16, 3), 2, depths=(1, 1), widths=(8, 16))
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy")
+    history = model.fit(images.repeat(3, -1), labels, batch_size=16, epochs=8, verbose=0)
+    assert history.history["loss"][-1] < 0.1
+
+
+# ---------------------------------------------------------------- precision
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_keeps_float32_at_both_ends(policy):
+    keras.mixed_precision.set_global_policy(policy)
+    model = resnet.resnet_small((16, 16, 3))
+    assert model.output.dtype == tf.float32
+    assert {layer.output.dtype for layer in model.layers if "conv" in layer.name} == {
+        tf.as_dtype(policy.removeprefix("mixed_"))
+    }
+    assert {variable.dtype for variable in model.weights} == {tf.float32}
+    images = pixels(4, 16, 16, 3)
+    np.testing.assert_allclose(tf.reduce_sum(model(images), -1), np.ones(4), rtol=1e-6)
+    # 254 and 255 are one number in bfloat16, but not after a normalisation in float32.
+    normalize = keras.Model(model.input, model.get_layer("normalize").output)
+    for dtype in ("uint8", "float32"):
+        bright = normalize(np.full([1, 16, 16, 3], 254.0, dtype))[0, 0, 0]
+        expected = (254.0 - np.float32(IMAGENET_MEAN)) / np.float32(IMAGENET_STD)
+        np.testing.assert_array_equal(bright, tf.cast(expected, bright.dtype))
+
+
+def test_integers_and_floats_of_the_same_value_give_the_same_output():
+    model = resnet.resnet_small((16, 16, 3))
+    images = pixels(2, 16, 16, 3)
+    np.testing.assert_array_equal(model(images), model(images.astype("float32")))
+    # A mixture of two images is not an integer, and must not be rounded.
+    assert not np.array_equal(model(images), model(images.astype("float32") + 0.5))
+
+
+def test_image_normalization_layer():
+    layer = ImageNormalization(mean=[100.0, 50.0], std=[50.0, 25.0])
+    np.testing.assert_array_equal(layer(np.uint8([[0, 0], [150, 75]])), [[-2, -2], [1, 1]])
+    again = ImageNormalization.from_config(layer.get_config())
+    assert again.get_config() == layer.get_config()
+
+
+# ---------------------------------------------------------------- options
+def test_injected_norm_layer():
+    norm = functools.partial(GroupedSyncBatchNormalization, group_size=1, momentum=0.8)
+    model = resnet.resnet_small((16, 16, 3), norm=norm)
+    norms = [layer for layer in model.layers if "bn" in layer.name and "relu" not in layer.name]
+    assert {type(layer) for layer in norms} == {GroupedSyncBatchNormalization}
+    assert (model.get_layer("stage1_block1_bn2").gamma.numpy() == 0).all()
+    assert len(norms) == 1 + 2 * 3 + 2
+
+
+def test_norm_may_be_a_function_of_ones_own():
+    names = []
+
+    def norm(name, gamma_initializer):
+        names.append((name, gamma_initializer))
+        return keras.layers.LayerNormalization(name=name, gamma_initializer=gamma_initializer)
+
+    resnet.resnet_small((16, 16, 3), depths=(1,), widths=(4,), norm=norm)
+    assert names == [
+        ("stem_bn", "ones"),
+        ("stage1_block1_bn1", "ones"),
+        ("stage1_block1_bn2", "zeros"),
+    ]
+
+
+def test_logits_and_kernel_regularizer():
+    model = resnet.resnet_small(
+        (16, 16, 3), activation=None, kernel_regularizer=keras.regularizers.L2(0.5)
+    )
+    images = pixels(2, 16, 16, 3)
+    plain = keras.Sequential([model, keras.layers.Softmax(dtype="float32")])
+    np.testing.assert_allclose(tf.reduce_sum(plain(images), -1), np.ones(2), rtol=1e-6)
+    kernels = [variable for variable in model.trainable_variables if "kernel" in variable.name]
+    expected = sum(0.5 * float(tf.reduce_sum(kernel**2)) for kernel in kernels)
+    assert float(sum(model.losses)) == pytest.approx(expected, rel=1e-5)
+    assert len(model.losses) == len(kernels)
+
+
+@pytest.mark.parametrize("size", [32, 45, 64])
+def test_any_size_from_32_pixels(size):
+    model = resnet.resnet((1, 1, 1, 1), (4, 4, 8, 8), input_shape=(None, None, 3), num_classes=7)
+    assert model(pixels(2, size, size + 3, 3)).shape == (2, 7)
+
+
+@pytest.mark.parametrize("extension", [".keras", ".h5", ""])
+def test_save_and_load(tmp_path, extension):
+    model = resnet.resnet_small((16, 16, 3), depths=(1, 1), widths=(4, 8))
+    randomize(model)
+    images = pixels(2, 16, 16, 3)
+    path = str(tmp_path / f"model{extension}")
+    model.save(path)
+    loaded = keras.models.load_model(path)
+    np.testing.assert_array_equal(loaded(images), model(images))
+    assert type(loaded.get_layer("normalize")) is ImageNormalization
+
+
+@pytest.mark.parametrize(
+    "kwargs,words",
+    [
+        (dict(depths=(1, 2), widths=(8,)), "got 2 depths .* and 1 widths"),
+        (dict(depths=()), "depths must hold a positive integer for each stage"),
+        (dict(widths=(8, 0)), r"got \(8, 0\)"),
+        (dict(block="wide"), "one of 'basic', 'bottleneck'; got 'wide'"),
+        (dict(stem="tiny"), "one of 'imagenet', 'small'; got 'tiny'"),
+        (dict(num_classes=0), "num_classes must be a positive integer; got 0"),
+        (dict(input_shape=(32, 32)), "channels last and without the batch"),
+        (dict(input_shape=(32, 32, 1)), "Repeat grey images to 3 channels"),
+        (dict(input_shape=(7, 32, 3)), "reduce an image by 8"),
+        (dict(norm=3), "got 3"),
+        (dict(norm=lambda name: None), r"norm\(name=..., gamma_initializer=...\)"),
+        (dict(mean=(0.0,)), "one value per channel"),
+        (dict(std=(0.0, 1.0, 1.0)), "above 0"),
+    ],
+)
+def test_bad_arguments_are_named(kwargs, words):
+    arguments = dict(depths=(1, 1), widths=(4, 4), input_shape=(32, 32, 3), num_classes=2)
+    with pytest.raises(ValueError, match=words):
+        resnet.resnet(**{**arguments, **kwargs})
