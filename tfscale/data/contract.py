@@ -1,0 +1,128 @@
+"""The data contract: files, records, steps, and who reads what."""
+
+import dataclasses
+
+import numpy as np
+
+from tfscale.data import index as index_lib
+from tfscale.data import order as order_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class DataContract:
+    """What the workers promise each other about the data of one split.
+
+    Args:
+        index: `index.RecordIndex`.
+        order: `order.Order`, or None for evaluation, which goes through the records in order.
+        global_batch_size: `int`, examples per step over all replicas.
+        num_replicas, num_workers: `int`.
+        num_classes: `int`.
+        label_offset: `int`, subtracted from the labels in the files.
+        invariant: `bool`, whether the order is the same for one replica.
+    """
+
+    index: index_lib.RecordIndex
+    order: order_lib.Order | None
+    global_batch_size: int
+    num_replicas: int
+    num_workers: int
+    num_classes: int
+    label_offset: int = 0
+    invariant: bool = True
+
+    @property
+    def split(self):
+        return self.index.split
+
+    @property
+    def num_records(self):
+        return self.index.num_records
+
+    @property
+    def class_names(self):
+        return self.index.class_names
+
+    @property
+    def steps_per_epoch(self):
+        """Steps of an epoch: whole global batches in training, all examples in evaluation."""
+        if self.order is None:
+            return -(-self.num_records // self.global_batch_size)
+        return self.order.steps_per_epoch
+
+    def streams(self, worker):
+        """Returns `(first, last)`, the order's streams that a worker reads."""
+        share = self.order.shards // self.num_workers
+        return worker * share, (worker + 1) * share
+
+    def owned(self, worker):
+        """Returns the records that a worker can ever read, an int64 array in record order.
+
+        In evaluation the rows of each global batch are cut into equal parts, one a worker.
+        """
+        if self.order is not None:
+            return self.order.owned(*self.streams(worker))
+        records = np.arange(self.num_records)
+        return records[
+            records % self.global_batch_size * self.num_workers // self.global_batch_size == worker
+        ]
+
+    def lines(self, worker=0):
+        """Returns the contract as text for one worker, a `list` of lines."""
+        size, records = self.global_batch_size, self.num_records
+        left = records % size
+        text = [
+            f"data [{self.split}]: {self.index.directory or '.'}: {len(self.index.shards)} file(s) "
+            f"({_shorten([shard.name for shard in self.index.shards])}), {records} records, "
+            f"{self.num_classes} classes, index {self.index.digest()}"
+        ]
+        steps = (
+            f"global batch {size} = {self.num_replicas} replica(s) x {size // self.num_replicas}"
+        )
+        if self.order is None:
+            fate = "none left over" if not left else f"the last step has {left} examples"
+            text.append(f"  {self.steps_per_epoch} steps, {steps}, every example once; {fate}")
+            text.append(
+                f"  worker {worker} of {self.num_workers} reads {len(self.owned(worker))} of "
+                f"{records} records: its rows of every batch"
+            )
+            return text
+        fate = {
+            "carry": f"{left} records carried into the next epoch",
+            "drop": f"{left} records dropped, others in every epoch",
+        }[self.order.remainder]
+        fate = fate if left else "none left over"
+        text.append(f"  {self.steps_per_epoch} steps an epoch, {steps}; {fate}")
+        share = self.order.shards // self.num_workers
+        own, floating = self.order.per_shard * share, records % self.order.shards
+        shared = f", and {floating} that take turns between the workers" if floating else ""
+        text.append(
+            f"  worker {worker} of {self.num_workers} reads {own} of {records} records, by record"
+            f"{shared if self.num_workers > 1 else ''}"
+        )
+        if not self.invariant:
+            text.append(
+                f"  order: {self.order.shards} streams, because {self.num_replicas} replicas need "
+                "a multiple of them: another number of replicas sees another order"
+            )
+        else:
+            text.append(f"  order: seed {self.order.seed}, the same on any number of replicas")
+        return text
+
+    def fingerprint(self):
+        """Returns what must be equal on all workers, and at resume, as a JSON-able `dict`."""
+        order = self.order
+        return {
+            "split": self.split,
+            "index": self.index.digest(),
+            "num_records": self.num_records,
+            "num_classes": self.num_classes,
+            "label_offset": self.label_offset,
+            "global_batch_size": self.global_batch_size,
+            "order": order
+            and {"seed": order.seed, "streams": order.shards, "remainder": order.remainder},
+        }
+
+
+def _shorten(names):
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]} ... {names[-1]}"

@@ -1,0 +1,254 @@
+"""Datasets of pictures and labels, for training and for evaluation."""
+
+import logging
+
+import tensorflow as tf
+
+from tfscale.data import cache as cache_lib
+from tfscale.data import clock, jpeg, pipeline, records
+
+logger = logging.getLogger("tfscale")
+skipped_records = pipeline.skipped_records
+
+
+def train_dataset(
+    data_dir,
+    global_batch_size,
+    image_size,
+    input_context=None,
+    seed=0,
+    cache=None,
+    initial_step=0,
+    on_error="raise",
+    *,
+    split="train",
+    num_classes=None,
+    label_offset=0,
+    remainder="carry",
+    area_range=(0.08, 1.0),
+    aspect_range=(3 / 4, 4 / 3),
+    flip=True,
+    cache_dir=None,
+    max_bad_share=0.01,
+    num_parallel_calls=None,
+    include_record_ids=False,
+):
+    """Returns an endless dataset of augmented pictures.
+
+    The rows of a global batch are a function of (seed, step), and a picture's augmentation is a
+    function of (seed, epoch, record): neither depends on the number of workers or devices, and
+    a dataset that starts at `initial_step` continues one that was stopped there, to the bit.
+
+    Args:
+        data_dir: `str`, a folder that `prepare` made, or see `records.find`.
+        global_batch_size: `int`, examples per step over all replicas.
+        image_size: `int` or (height, width), pixels.
+        input_context: `tf.distribute.InputContext`. With it, elements are per-replica batches
+            of this worker, for `strategy.distribute_datasets_from_function`; without, global
+            batches.
+        seed: `int`. Defaults to 0.
+        cache: None, "memory" or "disk" (files' bytes), "decoded" (pictures in memory, short side
+            at most ``image_size / 0.875``). Never the order, never an augmentation.
+        initial_step: `int`, the step of training to start at. Defaults to 0.
+        on_error: "raise": a bad record stops the job and is named; "skip": the next good record
+            of its stream takes its place; it is named and counted (`skipped_records`).
+        split: `str`. Defaults to "train".
+        num_classes: `int`, outputs of the model, to check labels by. None: from the index.
+        label_offset: `int`, subtracted from the labels in the files. Defaults to 0.
+        remainder: "carry" or "drop": what is left of an epoch after the last whole batch.
+        area_range, aspect_range: see `jpeg.sample_crop`.
+        flip: `bool`, whether to mirror every other picture. Defaults to True.
+        cache_dir: `str`, folder of the disk cache; None for one under the temporary folder.
+        max_bad_share: share of the records that may be skipped. Defaults to 0.01 (ten records
+            are always allowed).
+        num_parallel_calls: `int`, pictures decoded at a time, and threads; None: as many as
+            tf.data finds useful.
+        include_record_ids: `bool`: elements are (image, label, record number), to look at.
+
+    Returns:
+        `tf.data.Dataset` of (image, label): uint8 [batch, height, width, 3] in [0, 255], and
+        int32 [batch].
+
+    Raises:
+        ValueError, FileNotFoundError: see `records.describe`. A bad record raises
+            `tf.errors.InvalidArgumentError` when it is reached.
+
+    Example:
+        ```python
+        dataset = strategy.distribute_datasets_from_function(
+            lambda context: train_dataset("records", 256, 224, context, seed=1))
+        model.fit(dataset, steps_per_epoch=contract.steps_per_epoch, epochs=90)
+        ```
+
+    Source: Szegedy et al., "Going deeper with convolutions", 2015 (the crops).
+    """
+    height_width = height_and_width(image_size)
+
+    def window_of(shape, key):
+        return jpeg.sample_crop(shape, tf.stack([key, 0]), area_range, aspect_range)
+
+    def finish(image, key):
+        image = jpeg.resize(image, height_width)
+        return jpeg.flip(image, tf.stack([key, 1])) if flip else image
+
+    dataset, contract = _examples(
+        data_dir, split, global_batch_size, height_width, input_context, cache, cache_dir,
+        on_error, max_bad_share, num_classes, label_offset, num_parallel_calls, window_of, finish,
+        initial_step=initial_step, order={"seed": seed, "remainder": remainder, "training": True},
+    )  # fmt: skip
+
+    def elements(image, label, weight, record):
+        return (image, label, record) if include_record_ids else (image, label)
+
+    batch_size = global_batch_size // contract.num_replicas
+    dataset = dataset.map(elements).batch(batch_size, drop_remainder=True)
+    # An endless dataset that does not say so costs a collective among the workers at each step.
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    return _finish(dataset, num_parallel_calls)
+
+
+def eval_dataset(
+    data_dir,
+    global_batch_size,
+    image_size,
+    input_context=None,
+    pad_remainder=False,
+    *,
+    split="validation",
+    crop_fraction=0.875,
+    cache=None,
+    cache_dir=None,
+    on_error="raise",
+    max_bad_share=0.01,
+    num_classes=None,
+    label_offset=0,
+    num_parallel_calls=None,
+    include_record_ids=False,
+):
+    """Returns a finite dataset with every picture exactly once, in the order of the records.
+
+    The short side is resized to ``image_size / crop_fraction`` and the centre cut out. All
+    workers and replicas get the same number of batches. Those of the last step may be smaller,
+    or empty (0 examples), so that no example is counted twice.
+
+    Args:
+        data_dir, global_batch_size, image_size, input_context: see `train_dataset`.
+        pad_remainder: `bool`: batches are all full, and elements are (image, label, weight) with
+            weight 0 for padding: for accelerators that need static shapes. Defaults to False.
+        split: `str`. Defaults to "validation".
+        crop_fraction: see `jpeg.centre_crop`. Defaults to 0.875.
+        on_error: "skip" leaves a bad picture out of its batch (or gives it weight 0).
+        cache, cache_dir, max_bad_share, num_classes, label_offset, num_parallel_calls,
+            include_record_ids: see `train_dataset`.
+
+    Returns:
+        `tf.data.Dataset` of (image, label) or (image, label, weight).
+
+    Example:
+        ```python
+        model.evaluate(eval_dataset("records", 256, 224))
+        ```
+    """
+    height_width = height_and_width(image_size)
+    dataset, contract = _examples(
+        data_dir, split, global_batch_size, height_width, input_context, cache, cache_dir,
+        on_error, max_bad_share, num_classes, label_offset, num_parallel_calls,
+        window_of=lambda shape, key: jpeg.centre_crop(shape, height_width, crop_fraction),
+        finish=lambda image, key: jpeg.resize(image, height_width),
+        initial_step=0, order={"training": False},
+    )  # fmt: skip
+    batch_size = global_batch_size // contract.num_replicas
+    dataset = dataset.batch(batch_size, drop_remainder=True)
+
+    def only_examples(image, label, weight, record):
+        everything = (image, label, record)
+        return tf.cond(
+            tf.reduce_all(weight > 0),
+            lambda: everything,
+            lambda: tuple(tf.boolean_mask(part, weight > 0) for part in everything),
+        )
+
+    if pad_remainder:
+        dataset = dataset.map(
+            lambda image, label, weight, record: (
+                (image, label, weight) + ((record,) if include_record_ids else ())
+            )
+        )
+    else:
+        dataset = dataset.map(only_examples)
+        dataset = dataset.map(
+            lambda image, label, record: (
+                tf.ensure_shape(image, [None, *height_width, 3]),
+                tf.ensure_shape(label, [None]),
+                *((tf.ensure_shape(record, [None]),) if include_record_ids else ()),
+            )
+        )
+    batches = contract.steps_per_epoch * contract.num_replicas // contract.num_workers
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches))
+    return _finish(dataset, num_parallel_calls)
+
+
+def height_and_width(image_size):
+    """Returns (height, width) of an `int` or a pair."""
+    sides = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+    if len(sides) != 2 or min(sides) < 1:
+        raise ValueError(f"image_size={image_size!r} is neither an integer nor (height, width)")
+    return sides
+
+
+def _examples(
+    data_dir, split, global_batch_size, image_size, input_context, cache, cache_dir, on_error,
+    max_bad_share, num_classes, label_offset, num_parallel_calls, window_of, finish, initial_step,
+    order,
+):  # fmt: skip
+    """Returns `(dataset, contract)`: single examples (image, label, weight, record)."""
+    if on_error not in ("raise", "skip"):
+        raise ValueError(f"on_error={on_error!r} is neither 'raise' nor 'skip'")
+    cache_lib.check_kind(cache)
+    context = input_context or tf.distribute.InputContext()
+    worker = context.input_pipeline_id
+    contract = records.describe(
+        data_dir, split, global_batch_size, num_replicas=context.num_replicas_in_sync,
+        num_workers=context.num_input_pipelines, num_classes=num_classes,
+        label_offset=label_offset, on_error=on_error, **order,
+    )  # fmt: skip
+    for line in contract.lines(worker):
+        logger.info("%s", line)
+    store, paths, files, offsets = cache_lib.create(cache, image_size, contract, worker, cache_dir)
+    paths = tf.constant(paths)
+
+    def picture(row):
+        record, key = row[pipeline.RECORD], row[pipeline.KEY]
+        image, label = store.cropped(
+            record, paths[row[pipeline.FILE]], row[pipeline.OFFSET],
+            lambda shape: window_of(shape, key),
+        )  # fmt: skip
+        label = tf.cast(label - label_offset, tf.int32)
+        inside = tf.logical_and(label >= 0, label < contract.num_classes)
+        with tf.control_dependencies([tf.debugging.Assert(inside, ["label", label])]):
+            return finish(image, key), tf.identity(label), tf.constant(1.0)
+
+    def nothing():
+        return tf.zeros([*image_size, 3], tf.uint8), tf.constant(0), tf.constant(0.0)
+
+    def load(row):
+        return tf.cond(row[pipeline.RECORD] >= 0, lambda: picture(row), nothing)
+
+    rows = pipeline.Rows(contract, worker, files, offsets)
+    repair = pipeline.Repair(rows, load, on_error, max_bad_share, image_size)
+    if contract.order is None:
+        steps = tf.data.Dataset.range(contract.steps_per_epoch)
+    else:
+        steps = tf.data.Dataset.counter(start=initial_step)
+    parallel = tf.data.AUTOTUNE if num_parallel_calls is None else num_parallel_calls
+    return pipeline.examples(steps, rows, load, repair, image_size, parallel), contract
+
+
+def _finish(dataset, num_parallel_calls):
+    options = tf.data.Options()
+    options.deterministic = True
+    # The rows of this worker are chosen already: sharding again would lose data.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    if num_parallel_calls is not None:
+        options.threading.private_threadpool_size = num_parallel_calls
+    return clock.timed(dataset.prefetch(tf.data.AUTOTUNE)).with_options(options)
