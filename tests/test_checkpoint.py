@@ -1,0 +1,319 @@
+"""Checkpoints in one process: resumed equals undisturbed, and what cannot be resumed says why."""
+
+import functools
+import json
+import logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfscale._keras import install, keras
+from tfscale.callbacks.checkpoint import CheckpointAndResume
+
+STEPS, BATCH = 5, 8
+
+
+class Killed(Exception):
+    pass
+
+
+class KillAt(keras.callbacks.Callback):
+    """Stands in for kill -9 (which tests/multiprocess does for real)."""
+
+    def __init__(self, step=None, epoch_end=None):
+        super().__init__()
+        self.step, self.epoch_end, self.seen = step, epoch_end, []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        iterations = self.model.optimizer.iterations.numpy()
+        if iterations == self.step:
+            raise Killed
+
+    def on_train_batch_end(self, batch, logs=None):
+        rate = float(tf.convert_to_tensor(self.model.optimizer.learning_rate))
+        self.seen.append((int(self.model.optimizer.iterations.numpy()), rate))
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == self.epoch_end:
+            raise Killed
+
+
+@pytest.fixture(scope="module")
+def mirrored():
+    strategy = tf.distribute.MirroredStrategy(
+        ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    install(strategy)
+    return strategy
+
+
+def dataset(initial_step):
+    """Global batch k of a run is a function of k."""
+    rng = np.random.RandomState(0)
+    x = rng.randn(40, BATCH, 4).astype("float32")
+    y = (x.sum(-1, keepdims=True) > 0).astype("float32")
+    batches = tf.data.Dataset.from_tensor_slices((x, y))
+    return batches.unbatch().batch(BATCH, drop_remainder=True).skip(initial_step).repeat()
+
+
+def build(strategy, width=6, policy="float32", names=("a", "b"), optimizer=None):
+    keras.mixed_precision.set_global_policy(policy)
+    try:
+        with strategy.scope():
+            keras.utils.set_random_seed(3)
+            model = keras.Sequential(
+                [
+                    keras.Input([4]),
+                    keras.layers.Dense(width, name=names[0]),
+                    keras.layers.BatchNormalization(),
+                    keras.layers.Dense(1, "sigmoid", name=names[1], dtype="float32"),
+                ]
+            )
+            rate = keras.optimizers.schedules.PolynomialDecay(0.1, 6 * STEPS, power=2.0)
+            optimizer = optimizer or (lambda: keras.optimizers.SGD(rate, momentum=0.9))
+            model.compile(optimizer(), "binary_crossentropy", ["accuracy", "mae"])
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    return model
+
+
+def run(strategy, directory, kill=None, epochs=4, extra=(), build_options=None, **options):
+    model = build(strategy, **(build_options or {}))
+    resume = CheckpointAndResume(directory, **options)
+    kill = kill or KillAt()
+    history = model.fit(
+        dataset(resume.initial_step),
+        epochs=epochs,
+        steps_per_epoch=STEPS,
+        verbose=0,
+        callbacks=[*extra, kill, resume],
+    )
+    return model, history.history, kill.seen, resume
+
+
+def killed(*args, kill, **kwargs):
+    with pytest.raises(Killed):
+        run(*args, kill=kill, **kwargs)
+    return kill.seen
+
+
+@pytest.fixture(scope="module")
+def undisturbed(mirrored, tmp_path_factory):
+    # A save averages the statistics of the replicas: the undisturbed run saves as often.
+    return functools.cache(
+        lambda every: run(mirrored, tmp_path_factory.mktemp("plain"), save_every=every)
+    )
+
+
+def assert_same_bits(model, other):
+    for a, b in zip(
+        [*model.variables, *model.optimizer.variables],
+        [*other.variables, *other.optimizer.variables],
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=a.name)
+
+
+@pytest.mark.parametrize(
+    "kill, save_every, resumes_at",
+    [
+        (KillAt(step=12), None, 10),  # within epoch 2, saved at its beginning
+        (KillAt(epoch_end=1), None, 5),  # after the last step of an epoch, before its save
+        (KillAt(step=10), None, 10),  # just after the save of an epoch
+        (KillAt(step=13), 3, 12),  # saved in mid-epoch
+        (KillAt(step=8), 3, 6),
+        (KillAt(epoch_end=2), 3, 12),  # a save is due at 15, but the epoch has not ended
+    ],
+)
+def test_resumed_equals_undisturbed_to_the_bit(
+    mirrored, undisturbed, tmp_path, kill, save_every, resumes_at
+):
+    kill = KillAt(kill.step, kill.epoch_end)
+    plain, history, seen, _ = undisturbed(save_every)
+    first = killed(mirrored, tmp_path / "run", kill=kill, save_every=save_every)
+    model, resumed, then, resume = run(mirrored, tmp_path / "run", save_every=save_every)
+    assert resume.initial_step == resumes_at
+    assert_same_bits(model, plain)
+    # Every step once from the last save on, each with the rate of the undisturbed run.
+    assert [*first[:resumes_at], *then] == seen
+    assert then[0][0] == resumes_at + 1
+    for name, values in resumed.items():
+        assert values == history[name][-len(values) :], name
+    assert resume.is_complete(4) is False or resume.initial_step == 20
+
+
+def test_resumed_in_mid_epoch_with_several_steps_per_execution(mirrored, tmp_path):
+    def run(directory, stop=None):
+        model = build(mirrored)
+        model.compile(model.optimizer, "mse", ["mae"], steps_per_execution=2)
+        resume = CheckpointAndResume(directory, save_every=4)
+        callbacks = [resume] if stop is None else [resume, KillAt(step=stop)]
+        history = model.fit(
+            dataset(resume.initial_step), epochs=2, steps_per_epoch=10, verbose=0,
+            callbacks=callbacks,
+        )  # fmt: skip
+        return model, history.history, resume
+
+    plain, history, _ = run(tmp_path / "plain")
+    with pytest.raises(Killed):
+        run(tmp_path / "run", stop=14)
+    model, resumed, resume = run(tmp_path / "run")
+    assert resume.initial_step == 12
+    assert_same_bits(model, plain)
+    assert resumed["mae"][-1] == history["mae"][-1]
+
+
+def test_loss_scale_is_resumed(mirrored, tmp_path):
+    def optimizer():
+        from tfscale.precision import scale_loss_optimizer
+
+        inner = keras.optimizers.Adam(0.01, use_ema=True, clipnorm=1.0)
+        return scale_loss_optimizer(inner, initial_scale=256, growth_steps=4)
+
+    options = {"build_options": {"policy": "mixed_float16", "optimizer": optimizer}}
+    plain, *_ = run(mirrored, tmp_path / "plain", save_every=3, **options)
+    killed(mirrored, tmp_path / "run", kill=KillAt(step=11), save_every=3, **options)
+    model, *_ = run(mirrored, tmp_path / "run", save_every=3, **options)
+    assert_same_bits(model, plain)
+    assert float(model.optimizer.loss_scale) == float(plain.optimizer.loss_scale) == 256 * 2**5
+    assert model.optimizer.dynamic_counter.numpy() == 0
+
+
+def test_a_finished_run_says_so_and_can_go_on(mirrored, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "tfscale")
+    model, *_ = run(mirrored, tmp_path, epochs=2)
+    again, history, seen, resume = run(mirrored, tmp_path, epochs=2)
+    assert resume.is_complete(2) and not resume.is_complete(3)
+    assert "this run is complete" in caplog.text
+    assert seen == [] and history == {}
+    assert_same_bits(model, again)
+    longer, _, seen, _ = run(mirrored, tmp_path, epochs=3)
+    assert [step for step, _ in seen] == list(range(11, 16))
+    plain, *_ = run(mirrored, tmp_path / "plain", epochs=3)
+    assert_same_bits(longer, plain)
+
+
+def test_keeps_the_newest_and_leaves_nothing_partial(mirrored, tmp_path):
+    (tmp_path / ".partial-step-7-1-1").mkdir(parents=True)
+    run(mirrored, tmp_path, save_every=2, keep=2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000018", "step-00000020"]
+    names = {p.name for p in (tmp_path / "step-00000020").iterdir()}
+    assert names == {"position.json", "variables.index", "variables.data-00000-of-00001"}
+
+
+def test_a_kill_in_mid_save_leaves_the_checkpoint_before(mirrored, tmp_path, monkeypatch):
+    write = tf.train.Checkpoint.write
+
+    def dies_halfway(self, prefix):
+        result = write(self, prefix)
+        if dies_halfway.countdown == 0:
+            raise Killed
+        dies_halfway.countdown -= 1
+        return result
+
+    dies_halfway.countdown = 1
+    monkeypatch.setattr(tf.train.Checkpoint, "write", dies_halfway)
+    with pytest.raises(Killed):
+        run(mirrored, tmp_path)
+    monkeypatch.undo()
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000005"]
+    assert CheckpointAndResume(tmp_path).initial_step == 5
+
+
+# ---------------------------------------------------------------- what cannot be resumed
+
+
+def test_another_model_is_named_by_its_first_variable(mirrored, tmp_path):
+    run(mirrored, tmp_path, epochs=1)
+    wider = {"build_options": {"width": 7}}
+    with pytest.raises(ValueError, match=r"variable 0 is a/kernel:0 float32\[4, 6\].*\[4, 7\]"):
+        run(mirrored, tmp_path, **wider)
+    with pytest.raises(ValueError, match=r"b/kernel:0.*this model's is c/kernel:0"):
+        run(mirrored, tmp_path, build_options={"names": ("a", "c")})
+    adam = {"optimizer": lambda: keras.optimizers.Adam()}
+    with pytest.raises(ValueError, match=r"is current_learning_rate:0.*is learning_rate:0"):
+        run(mirrored, tmp_path, build_options=adam)
+
+
+def test_another_state_is_named(mirrored, tmp_path):
+    state = {"data": {"files": 4, "digest": "ab"}, "seed": 1}
+    run(mirrored, tmp_path, epochs=1, save_every=3, state=state)
+    other = {"data": {"files": 4, "digest": "cd"}, "seed": 1}
+    with pytest.raises(ValueError, match=r"state.data.digest = 'ab', but this run has 'cd'"):
+        run(mirrored, tmp_path, state=other)
+
+
+def test_damaged_files_are_named(mirrored, tmp_path):
+    run(mirrored, tmp_path, epochs=3)
+    data = tmp_path / "step-00000015" / "variables.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:40])
+    with pytest.raises(ValueError, match=r"damaged at model/.*Delete .*00015 .*\(step 10\)"):
+        run(mirrored, tmp_path, epochs=4)
+    (tmp_path / "step-00000015" / "position.json").write_text('{"format": 1')
+    with pytest.raises(ValueError, match=r"position.json cannot be read .*Delete"):
+        CheckpointAndResume(tmp_path)
+
+
+def test_another_epoch_length_in_mid_epoch(mirrored, tmp_path):
+    killed(mirrored, tmp_path, kill=KillAt(step=4), save_every=3)
+    model = build(mirrored)
+    with pytest.raises(ValueError, match="an epoch of 5 steps, but an epoch of this run has 9"):
+        model.fit(
+            dataset(3), steps_per_epoch=9, callbacks=[CheckpointAndResume(tmp_path)], verbose=0
+        )
+
+
+@pytest.mark.parametrize("options", [{"save_every": 0}, {"save_every": 1.5}, {"keep": 0}])
+def test_bad_arguments(options, tmp_path):
+    with pytest.raises(ValueError, match=f"{next(iter(options))}="):
+        CheckpointAndResume(tmp_path, **options)
+    with pytest.raises(ValueError, match="gs://bucket/run"):
+        CheckpointAndResume("gs://bucket/run")
+
+
+# ---------------------------------------------------------------- other callbacks
+
+
+def test_patience_and_best_value_survive(mirrored, tmp_path):
+    def callbacks():
+        return [
+            keras.callbacks.EarlyStopping("loss", mode="max", patience=3),
+            keras.callbacks.ReduceLROnPlateau("loss", mode="max", patience=2, factor=0.5),
+        ]
+
+    def go(directory, kill=None):
+        extra = callbacks()
+        sgd = {"optimizer": lambda: keras.optimizers.SGD(0.1)}
+        model, *_ = run(
+            mirrored, directory, kill, epochs=9, extra=extra, callbacks=extra, build_options=sgd
+        )
+        return model, extra
+
+    plain, (stop, _) = go(tmp_path / "plain")
+    assert stop.stopped_epoch == 3  # the loss falls, so "max" is never beaten
+    with pytest.raises(Killed):
+        go(tmp_path / "run", KillAt(step=12))
+    model, (stopped, plateau) = go(tmp_path / "run")
+    assert stopped.stopped_epoch == 3 and stopped.best == stop.best
+    assert_same_bits(model, plain)
+    position = json.loads((tmp_path / "run" / "step-00000020" / "position.json").read_text())
+    assert position["stopped"] and position["epoch"] == 4
+    resume = CheckpointAndResume(tmp_path / "run")
+    assert resume.is_complete(9)
+
+
+def test_one_device_and_eager(tmp_path, caplog):
+    strategy = tf.distribute.get_strategy()
+    killed(strategy, tmp_path / "run", kill=KillAt(step=8), save_every=3)
+    model, *_ = run(strategy, tmp_path / "run", save_every=3)
+    plain, *_ = run(strategy, tmp_path / "plain", save_every=3)
+    assert_same_bits(model, plain)
+
+
+def test_other_number_of_replicas_goes_on_with_a_line(mirrored, tmp_path, caplog):
+    killed(mirrored, tmp_path, kill=KillAt(step=8), save_every=3)
+    caplog.set_level(logging.INFO, "tfscale")
+    model, *_ = run(tf.distribute.get_strategy(), tmp_path, save_every=3)
+    assert "saved by 1 workers with 2 replicas, resumed by 1 with 1" in caplog.text
+    assert model.optimizer.iterations.numpy() == 20

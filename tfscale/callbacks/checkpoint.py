@@ -1,0 +1,280 @@
+"""`CheckpointAndResume`: a killed run goes on where it was saved, equal to the bit."""
+
+import json
+import logging
+
+import tensorflow as tf
+
+from tfscale._keras import check_model, training_state
+from tfscale.callbacks import saved_variables
+from tfscale.callbacks.checkpoint_files import CheckpointFiles, Position
+from tfscale.distribute import _tf_private, all_reduce
+from tfscale.distribute.agreement import agree, first_difference, gather_values
+
+_logger = logging.getLogger("tfscale")
+# What Keras's own EarlyStopping, ReduceLROnPlateau and ModelCheckpoint remember.
+_REMEMBERED = ("best", "wait", "best_epoch", "stopped_epoch", "cooldown_counter")
+
+
+class CheckpointAndResume(training_state.StepCallback):
+    """Saves the whole state of a run as it goes, and resumes from it: equal to the bit.
+
+    Saved are the weights, all other variables of the model, the optimizer's slots and
+    `iterations`, the loss scale, the metrics of an epoch that is under way, the position
+    (epoch, step, global step), `state`, and the plan of the all-reduce. A run that is killed
+    and started again with the same program on the same cluster ends with the very bits that an
+    undisturbed run ends with, since a save also sets each replica's own statistics (those of
+    batch norm) to the mean that is saved. Dropout is the exception: its masks are not resumed.
+
+    All workers take part in a save, for statistics are averaged over the replicas; the files
+    of worker 0 stay, in a folder of their own that appears when it is complete:
+
+        directory/step-00000120/position.json, variables.index, variables.data-...
+
+    `fit` then runs the remaining steps only. The data has to start where the run stands: build
+    it from `initial_step`. Put this callback last in the list: what the others change at the
+    end of an epoch (`ReduceLROnPlateau`) is then saved.
+
+    On another number of workers or devices the run goes on too, with a line in the log, but
+    not to the bit. With more `epochs` than before it goes on from its end; a learning rate
+    schedule is then the new program's, at the saved `iterations`, so a decay that ends with
+    the last epoch is another one from there on.
+
+    Args:
+        directory: path of a folder that all workers see; a run needs one of its own.
+        save_every: None saves at the end of each epoch; int saves every so many steps, and at
+            the end of the run (a save that falls on the end of an epoch waits for the
+            validation).
+        keep: int, how many checkpoints stay.
+        state: dict that JSON can hold, of everything that must not change when the run
+            resumes: seeds, the global batch size, `DataContract.fingerprint()`.
+        callbacks: Keras's EarlyStopping, ReduceLROnPlateau or ModelCheckpoint objects of the
+            same `fit`, whose best value and patience are to survive as well.
+
+    Attributes:
+        initial_step: int, the global step to resume at, 0 for a new run; known before `fit`.
+
+    Raises:
+        ValueError: in the constructor, if the newest checkpoint cannot be read; in `fit`, if
+            it was made by another model, with another `state` or steps per epoch, or if
+            the workers do not see the same checkpoint: naming what differs.
+
+    Example:
+        resume = tfscale.callbacks.CheckpointAndResume("runs/a/checkpoints", state={"seed": 1})
+        data = tfscale.data.train_dataset(..., initial_step=resume.initial_step)
+        model.fit(data, epochs=90, steps_per_epoch=625, callbacks=[resume])
+    """
+
+    def __init__(self, directory, save_every=None, keep=3, state=None, callbacks=()):
+        super().__init__()
+        if save_every is not None and (not isinstance(save_every, int) or save_every < 1):
+            raise ValueError(
+                f"save_every={save_every!r}: a number of steps of at least 1, or None for epochs"
+            )
+        self._files = CheckpointFiles(directory, keep)
+        self._save_every = save_every
+        self._state = json.loads(json.dumps(state or {}))
+        self._others = tuple(callbacks)
+        self._latest = self._files.latest()
+        self._epoch = self._step = 0
+        self._saved_at = None
+
+    @property
+    def initial_step(self):
+        return self._latest.global_step if self._latest else 0
+
+    def is_complete(self, epochs):
+        """Whether the saved run is finished: it has `epochs` epochs, or a callback ended it.
+
+        Args:
+            epochs: int, what `fit` would be given.
+
+        Returns:
+            `bool`.
+
+        Example:
+            if resume.is_complete(epochs=90):
+                print("this run is done")
+        """
+        return self._latest is not None and (
+            self._latest.stopped or (self._latest.epoch >= epochs and self._latest.step == 0)
+        )
+
+    # ------------------------------------------------------------------ resuming
+
+    def on_train_begin(self, logs=None):
+        check_model(self.model)
+        strategy = self.model.distribute_strategy
+        self._latest = self._files.latest()
+        self._agree_on_start(strategy)
+        self._global_step = self._saved_at = self.initial_step
+        self._memories, self._stopped = None, False
+        if strategy.extended.should_checkpoint:
+            self._files.remove_partial()
+        if self._latest is None:
+            return
+        position, epochs = self._latest, self.params.get("epochs")
+        where = self._files.folder(position.global_step)
+        self._check(position, where)
+        training_state.build_optimizer(self.model)
+        saved_variables.check_variables(
+            position.variables,
+            saved_variables.describe(saved_variables.all_variables(self.model)),
+            where,
+        )
+        self._read(tf.train.Checkpoint(model=self.model))
+        self._memories, self._stopped = position.callbacks, position.stopped
+        if self.is_complete(epochs):
+            _logger.info("this run is complete: %s (%d steps)", where, position.global_step)
+            training_state.start_fit_at(self.model, epochs, 0)
+            return
+        training_state.start_fit_at(self.model, position.epoch, position.step)
+        if position.step and not training_state.before_first_step(self.model, self._read_metrics):
+            _logger.warning("the model runs eagerly: metrics start again in mid-epoch")
+        _logger.info(
+            "resuming from %s: epoch %d, step %d", where, position.epoch + 1, position.step
+        )
+
+    def _agree_on_start(self, strategy):
+        mine = {"step": self.initial_step, "directory": str(self._files.directory)}
+        theirs = gather_values(strategy, "the checkpoint to resume from", mine)
+        if len({worker["step"] for worker in theirs}) > 1:
+            names = _tf_private.worker_names(strategy)
+            seen = "\n".join(
+                f"  {name}: step {worker['step'] or 'none'} in {worker['directory']}"
+                for name, worker in zip(names, theirs, strict=True)
+            )
+            raise ValueError(
+                f"the workers see different checkpoints:\n{seen}\n"
+                "The directory must be on a file system that all workers share; or copy the "
+                "newest checkpoint to every worker, and delete the others."
+            )
+        agree(strategy, "the state of the run", self._state)
+
+    def _check(self, position, where):
+        difference = first_difference(position.state, self._state, "state")
+        if difference:
+            name, saved, now = difference
+            raise ValueError(
+                f"{where} was saved with {name} = {saved}, but this run has {now}. "
+                "Use the saved value, or another checkpoint directory for the new run."
+            )
+        steps = self.params.get("steps")
+        if position.step and position.steps_per_epoch != steps:
+            raise ValueError(
+                f"{where} was saved in the middle of an epoch of {position.steps_per_epoch} steps, "
+                f"but an epoch of this run has {steps}. Use the same steps_per_epoch, or another "
+                "checkpoint directory."
+            )
+        if len(position.callbacks) != len(self._others):
+            raise ValueError(
+                f"{where} was saved with {len(position.callbacks)} callbacks={self._others}, "
+                f"this run has {len(self._others)}: give the same ones."
+            )
+        strategy = self.model.distribute_strategy
+        workers, replicas = _tf_private.num_workers(strategy), strategy.num_replicas_in_sync
+        if (workers, replicas) != (position.workers, position.replicas):
+            _logger.warning(
+                "saved by %d workers with %d replicas, resumed by %d with %d: the global batch, "
+                "the schedule and the position in the data stay; the last bits of sums differ",
+                position.workers,
+                position.replicas,
+                workers,
+                replicas,
+            )
+
+    def _read(self, checkpoint):
+        prefix = self._files.prefix(self._latest.global_step)
+        try:
+            checkpoint.read(prefix).assert_existing_objects_matched().expect_partial()
+        except saved_variables.READ_ERRORS as error:
+            raise ValueError(
+                f"checkpoint {prefix} is damaged{saved_variables.damaged_variable(prefix)}: "
+                f"{str(error).splitlines()[0]} {self._files.way_out()}"
+            ) from error
+
+    def _read_metrics(self):
+        variables = training_state.metric_variables(self.model)
+        where = self._files.folder(self._latest.global_step)
+        saved_variables.check_variables(
+            self._latest.metrics, saved_variables.describe(variables), where
+        )
+        if variables:
+            self._read(tf.train.Checkpoint(metrics=variables))
+
+    # ------------------------------------------------------------------ saving
+
+    def on_epoch_begin(self, epoch, logs=None):
+        resumed = self._latest if self._global_step == self.initial_step else None
+        self._epoch, self._step = epoch, resumed.step if resumed else 0
+        if self._memories is not None:
+            # Not before: these callbacks forget everything in their on_train_begin.
+            for callback, memory in zip(self._others, self._memories, strict=True):
+                vars(callback).update(memory)
+            self._memories = None
+
+    def on_train_batch_end(self, batch, logs=None):
+        # Keras gives the number, within the epoch, of the last step that ran.
+        self._global_step += batch + 1 - self._step
+        self._step = batch + 1
+        if self._is_due() and self._step != self.params.get("steps"):
+            self._save()
+
+    def on_epoch_end(self, epoch, logs=None):
+        steps = self.params.get("steps")
+        if steps is None or self._step >= steps:
+            self._epoch, self._step = epoch + 1, 0
+        last = epoch + 1 == self.params.get("epochs")
+        if self._save_every is None or self._is_due() or last or self.model.stop_training:
+            self._save()
+
+    def on_train_end(self, logs=None):
+        training_state.end_fit(self.model)
+        # A callback later in the list may have ended the run after the last save.
+        if self._global_step > self._saved_at or (self.model.stop_training and not self._stopped):
+            self._save()
+
+    def _is_due(self):
+        every = self._save_every
+        return every is not None and self._global_step // every > self._saved_at // every
+
+    def _save(self):
+        strategy = self.model.distribute_strategy
+        # A worker that saved alone would wait in a collective for ever; this names the others.
+        agree(strategy, "the step to save", self._global_step)
+        metrics = training_state.metric_variables(self.model) if self._step else []
+        variables = saved_variables.all_variables(self.model)
+        self._stopped = bool(self.model.stop_training)
+        position = Position(
+            epoch=self._epoch,
+            step=self._step,
+            global_step=self._global_step,
+            steps_per_epoch=self.params.get("steps"),
+            state=self._state,
+            workers=_tf_private.num_workers(strategy),
+            replicas=strategy.num_replicas_in_sync,
+            variables=saved_variables.describe(variables),
+            metrics=saved_variables.describe(metrics),
+            callbacks=[_memory(callback) for callback in self._others],
+            bucket_plan=_bucket_plan(strategy),
+            stopped=self._stopped,
+        )
+        trackables = {"model": self.model} | ({"metrics": metrics} if metrics else {})
+        with self._files.writing(position, remains=strategy.extended.should_checkpoint) as prefix:
+            tf.train.Checkpoint(**trackables).write(prefix)
+        # A resumed run starts from what was written, the statistics averaged over the replicas;
+        # for this run to stay equal to it, it goes on from the same values.
+        for variable in [*variables, *metrics]:
+            if training_state.is_read_synchronised(variable):
+                variable.assign(variable.read_value())
+        self._saved_at = self._global_step
+
+
+def _memory(callback):
+    """What a callback of Keras's remembers from epoch to epoch, as JSON can hold it."""
+    found = {name: vars(callback).get(name) for name in _REMEMBERED}
+    return {name: float(v) if name == "best" else v for name, v in found.items() if v is not None}
+
+
+def _bucket_plan(strategy):
+    return all_reduce.plan_of(strategy) if hasattr(all_reduce, "plan_of") else None

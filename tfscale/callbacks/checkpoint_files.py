@@ -1,0 +1,150 @@
+"""Checkpoints on disk: complete or absent, the newest few of them."""
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+_FORMAT = 1
+_POSITION, _VARIABLES = "position.json", "variables"
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """Where a run stood when it was saved, and what has to be the same when it goes on.
+
+    `epoch` and `step` (within the epoch) are those of the next step to run; `global_step`
+    counts the global batches that were trained on, so it is also the position in the data.
+    """
+
+    epoch: int
+    step: int
+    global_step: int
+    steps_per_epoch: int | None
+    state: dict
+    workers: int
+    replicas: int
+    variables: list  # [name, dtype, shape] of the model and its optimizer
+    metrics: list  # the same of the metrics; empty unless step > 0
+    callbacks: list  # what each of the user's callbacks remembers
+    bucket_plan: object = None
+    stopped: bool = False  # a callback ended the run before its last epoch
+    format: int = _FORMAT
+
+
+class CheckpointFiles:
+    """The checkpoints of one run, in a directory that all workers share.
+
+    Args:
+        directory: path; made when the first checkpoint is saved.
+        keep: int, how many checkpoints stay.
+    """
+
+    def __init__(self, directory, keep):
+        if "://" in str(directory):
+            raise ValueError(
+                f"checkpoint directory {directory}: only mounted file systems are supported, since "
+                "a checkpoint is put in place by renaming a folder; mount the bucket, or save "
+                "to a disk that the workers share"
+            )
+        if keep < 1:
+            raise ValueError(f"keep={keep}: at least one checkpoint has to stay")
+        self.directory = Path(directory)
+        self._keep = keep
+
+    def steps(self):
+        """The global steps of the complete checkpoints, oldest first."""
+        names = [p.name for p in self.directory.glob("step-*")]
+        return sorted(int(m[1]) for n in names if (m := re.fullmatch(r"step-(\d+)", n)))
+
+    def folder(self, global_step):
+        return self.directory / f"step-{global_step:08d}"
+
+    def prefix(self, global_step):
+        """What `tf.train.Checkpoint.read` takes."""
+        return str(self.folder(global_step) / _VARIABLES)
+
+    def latest(self):
+        """The `Position` of the newest checkpoint; None if there is none.
+
+        Raises:
+            ValueError: if it cannot be read; names the file and the way out.
+        """
+        steps = self.steps()
+        if not steps:
+            return None
+        path = self.folder(steps[-1]) / _POSITION
+        try:
+            fields = json.loads(path.read_text())
+            if fields["format"] != _FORMAT:
+                raise ValueError(f"its format is {fields['format']}, this version's {_FORMAT}")
+            return Position(**fields)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path} cannot be read ({error}). {self.way_out()}") from error
+
+    def way_out(self):
+        """What to do where the newest checkpoint is of no use."""
+        steps = self.steps()
+        if len(steps) > 1:
+            older = f"resume from the one before it (step {steps[-2]})"
+        else:
+            older = "start from the beginning"
+        return f"Delete {self.folder(steps[-1])} to {older}."
+
+    @contextmanager
+    def writing(self, position, remains):
+        """Gives the prefix to write variables to; the files take their place at the end.
+
+        A process that is killed in between leaves the checkpoints before it as they were.
+
+        Args:
+            position: `Position`.
+            remains: bool, whether the files stay; where they do not, they are written to a
+                temporary folder of this machine and removed.
+        """
+        if not remains:
+            with tempfile.TemporaryDirectory(prefix="tfscale-checkpoint-") as folder:
+                yield os.path.join(folder, _VARIABLES)
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        partial = self._partial(position.global_step)
+        try:
+            yield str(partial / _VARIABLES)
+            (partial / _POSITION).write_text(json.dumps(dataclasses.asdict(position)))
+            for path in partial.iterdir():
+                _flush_to_disk(path)
+            final = self.folder(position.global_step)
+            if final.exists():
+                self._remove(final)
+            partial.rename(final)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        for step in self.steps()[: -self._keep]:
+            self._remove(self.folder(step))
+
+    def remove_partial(self):
+        """Removes what killed processes left behind; the leader calls it before the first step."""
+        for path in self.directory.glob(".partial-*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _partial(self, name):
+        folder = self.directory / f".partial-{name}-{os.getpid()}-{time.monotonic_ns()}"
+        folder.mkdir()
+        return folder
+
+    def _remove(self, folder):
+        # Renamed first: a folder that is half gone must not look like a checkpoint.
+        doomed = self._partial(folder.name)
+        folder.rename(doomed / folder.name)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _flush_to_disk(path):
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
