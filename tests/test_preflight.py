@@ -109,6 +109,18 @@ def test_all_meet_and_leave_their_ports_free(cluster, count):
     assert time.monotonic() - start < 0.1
 
 
+def test_meeting_again_compares_what_is_new(cluster):
+    configs = cluster(2)
+    assert Meeting(configs, [{"a": "1"}] * 2).join().errors == [None] * 2
+    different = [{"a": "1", "b": "2"}, {"a": "1", "b": "3"}]
+    assert Meeting(configs, different).join().errors == [None] * 2, "returns at once"
+    start = time.monotonic()
+    meet(configs[0], {"a": "1"}, 5, again=True)  # Nothing new, so nobody to wait for.
+    assert time.monotonic() - start < 0.1
+    for text in Meeting(configs, different, again=True).join().refusals():
+        assert "b: worker 0 has 2, worker 1 has 3" in text
+
+
 def test_chief_leads_and_ipv6_and_names_work(cluster):
     ports = [config.address.rpartition(":")[2] for config in cluster(3)]
     workers = (f"localhost:{ports[0]}", f"127.0.0.1:{ports[1]}", f"localhost:{ports[2]}")

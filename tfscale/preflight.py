@@ -13,7 +13,7 @@ from tfscale.rendezvous.channels import MAX_LINE_BYTES
 from tfscale.rendezvous.leader import Leader
 from tfscale.rendezvous.member import Member
 
-_MET = set()
+_MET = {}  # Of each cluster: what was declared when its workers met in this process.
 
 
 class PreflightError(RuntimeError):
@@ -30,6 +30,7 @@ def meet(
     timeout_seconds=120,
     log=_print_line,
     *,
+    again=False,
     first_notice_seconds=5.0,
     notice_every_seconds=10.0,
     environ=None,
@@ -38,8 +39,8 @@ def meet(
 
     Every worker listens on its own address and calls worker 0, which calls back. All end with
     the same verdict, and the ports are free again for TensorFlow's servers. A second call in
-    the same process for the same cluster returns at once; so do a single worker and an
-    evaluator.
+    the same process for the same cluster returns at once, unless `again` asks for more; so do a
+    single worker and an evaluator.
 
     Args:
         config: `tfscale.cluster.ClusterConfig`.
@@ -48,6 +49,9 @@ def meet(
         timeout_seconds: `float`, how long to wait. Defaults to 120. The variable
             ``TFSCALE_START_TIMEOUT``, which the launcher's ``--start_timeout`` sets, overrides it.
         log: function of one line of text. Defaults to printing it.
+        again: `bool`, meet a second time if `declared` has something that was not compared yet.
+            Only before TensorFlow's server has taken the port, and on all workers alike.
+            Defaults to `False`.
         first_notice_seconds: `float`, when a line first says who is missing. Defaults to 5.
         notice_every_seconds: `float`, time between the lines after that. Defaults to 10.
         environ: mapping of environment variables. Defaults to `os.environ`.
@@ -60,11 +64,13 @@ def meet(
     >>> from tfscale.cluster import ClusterConfig
     >>> meet(ClusterConfig.single(), {"devices_per_worker": "2"})   # nobody to wait for
     """
-    if has_met(config) or config.is_evaluator or config.num_workers == 1:
+    declared = {str(name): str(value) for name, value in declared.items()}
+    if config.is_evaluator or config.num_workers == 1:
+        return
+    if has_met(config) and not (again and declared.items() - _MET[_key(config)].items()):
         return
     environ = os.environ if environ is None else environ
     timeout_seconds = _timeout(environ, timeout_seconds)
-    declared = {str(name): str(value) for name, value in declared.items()}
     size = len(json.dumps(declared))
     if size > MAX_LINE_BYTES // 2:
         raise ValueError(f"declared holds {size} bytes; allowed are {MAX_LINE_BYTES // 2}")
@@ -80,7 +86,7 @@ def meet(
         raise PreflightError(_explain(config, verdict, timeout_seconds, warning))
     if participant.noticed and config.is_leader:
         log(f"tfscale: all {config.num_workers} workers are here.")
-    _MET.add(_key(config))
+    _MET[_key(config)] = _MET.get(_key(config), {}) | declared
 
 
 def has_met(config):
