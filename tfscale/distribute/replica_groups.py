@@ -64,7 +64,7 @@ def replica_groups(strategy, group_size=None):
 class ReplicaGroups:
     """Gathers or sums one vector per replica within each group; see `replica_groups`.
 
-    Both methods are called in replica context, by every replica, outside ``tf.cond``,
+    `gather` and `sum` are called in replica context, by every replica, outside ``tf.cond``,
     ``tf.while_loop`` and inner ``tf.function``s. Gradients do not flow through them.
 
     Attributes:
@@ -86,6 +86,17 @@ class ReplicaGroups:
         """Returns the sum, ``[k]``, over this replica's group of their ``[k]``."""
         with tf.name_scope("replica_groups_sum"):
             return tf.stop_gradient(self._exchange(x, gather=False))
+
+    def gather_local(self, rows):
+        """Gathers outside replicas: eagerly or in a ``tf.function``, on every worker.
+
+        Args:
+            rows: list with the vector ``[k]`` of each local replica.
+
+        Returns:
+            list with ``[group_size, k]`` for each local replica.
+        """
+        raise NotImplementedError
 
     def _exchange(self, x, gather):
         if self.group_size == 1:
@@ -129,21 +140,27 @@ class _MergedGroups(ReplicaGroups):
             ) from error
 
     def _merge_gather(self, strategy, x):
-        def exchange(rows):
-            rows = tf.stack(rows)
-            return rows if self._collective is None else self._collective.all_gather(rows)
-
-        return self._merge(strategy, x, exchange)
+        rows = strategy.experimental_local_results(x)
+        return _tf_private.regroup(self.gather_local(rows))
 
     def _merge_sum(self, strategy, x):
-        def exchange(rows):
-            total = tf.add_n(rows)
-            return total if self._collective is None else self._collective.all_reduce(total)
+        rows = strategy.experimental_local_results(x)
+        return _tf_private.regroup(self._by_group(rows, self._sum_rows))
 
-        return self._merge(strategy, x, exchange)
+    def gather_local(self, rows):
+        return self._by_group(rows, self._gather_rows)
 
-    def _merge(self, strategy, x, exchange):
-        rows, results = strategy.experimental_local_results(x), []
+    def _gather_rows(self, rows):
+        rows = tf.stack(rows)
+        return rows if self._collective is None else self._collective.all_gather(rows)
+
+    def _sum_rows(self, rows):
+        total = tf.add_n(rows)
+        return total if self._collective is None else self._collective.all_reduce(total)
+
+    def _by_group(self, rows, exchange):
+        """Exchanges on the first device of each local group; copies to the others."""
+        results = []
         for start in range(0, len(rows), self._local_size):
             members = slice(start, start + self._local_size)
             with tf.device(self._devices[start]):
@@ -151,7 +168,7 @@ class _MergedGroups(ReplicaGroups):
             for device in self._devices[members]:
                 with tf.device(device):
                     results.append(tf.identity(result))
-        return _tf_private.regroup(results)
+        return results
 
 
 class _TPUGroups(ReplicaGroups):
@@ -159,6 +176,11 @@ class _TPUGroups(ReplicaGroups):
 
     No TPU was at hand: tests check the op and the groups in the traced graph.
     """
+
+    def gather_local(self, rows):
+        # One process drives all TPU replicas: outside of them, every row is at hand.
+        groups = [tf.stack([rows[i] for i in members]) for members in self._members]
+        return [groups[i // self.group_size] for i in range(len(rows))]
 
     def _message(self, context, x, gather):
         if gather:

@@ -265,24 +265,20 @@ def merge_moving_statistics(model):
         if isinstance(layer, keras.layers.BatchNormalization) and layer.built:
             for variable in (layer.moving_mean, layer.moving_variance):
                 variables.setdefault(variable.dtype, []).append(variable)
-    if strategy.num_replicas_in_sync == 1 or not variables:
+    replicas = strategy.num_replicas_in_sync
+    if replicas == 1:
         return
-    groups = replica_groups(strategy)
-
-    def replica_fn():
-        for members in variables.values():
-            joined = tf.concat([tf.reshape(v, [-1]) for v in members], axis=0)
-            rows = tf.cast(groups.gather(joined), tf.float64)
-            mean = tf.cast(tf.reduce_mean(rows, axis=0), joined.dtype)
-            mean = _round_for_sums(mean, strategy.num_replicas_in_sync)
-            parts = tf.split(mean, [v.shape.num_elements() for v in members])
-            for variable, part in zip(members, parts, strict=True):
+    for members in variables.values():
+        # Per local replica, its own copies.
+        local = list(zip(*map(strategy.experimental_local_results, members), strict=True))
+        rows = [tf.concat([tf.reshape(v, [-1]) for v in copies], axis=0) for copies in local]
+        gathered = replica_groups(strategy).gather_local(rows)
+        for copies, rows in zip(local, gathered, strict=True):
+            mean = tf.reduce_mean(tf.cast(rows, tf.float64), axis=0)
+            mean = _round_for_sums(tf.cast(mean, rows.dtype), replicas)
+            parts = tf.split(mean, [v.shape.num_elements() for v in copies])
+            for variable, part in zip(copies, parts, strict=True):
                 variable.assign(tf.reshape(part, variable.shape))
-
-    if isinstance(strategy, tf.distribute.TPUStrategy):
-        strategy.run(tf.function(replica_fn))  # TPUs run no eager ops
-    else:
-        strategy.run(replica_fn)
 
 
 def _round_for_sums(x, replicas):
