@@ -1,6 +1,10 @@
 """TensorFlow's strategies with our all-reduce inside and any number of local devices."""
 
+import contextlib
+import faulthandler
+import io
 import signal
+import sys
 import threading
 
 import tensorflow as tf
@@ -56,7 +60,7 @@ class _MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExt
             self._enable_check_health = False
         elif context.context().coordination_service is None:
             _configure_coordination_service(cluster_resolver, self._timeout_seconds)
-        with _sigterm_kept():
+        with _ended_after(self._timeout_seconds), _sigterm_kept():
             super()._initialize_multi_worker(cluster_resolver)
         _server_started = True
         if self._bind is not None:
@@ -110,16 +114,34 @@ def _configure_coordination_service(cluster_resolver, timeout_seconds):
     )
 
 
-class _sigterm_kept:
+@contextlib.contextmanager
+def _ended_after(seconds):
+    """Ends the process with a traceback if the block takes longer.
+
+    TensorFlow joins the cluster without a time limit and without letting go of Python's
+    interpreter lock, so neither an exception nor a thread of ours could end a worker whose peer
+    died at that moment; the fault handler's own thread can.
+    """
+    try:
+        faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
+    except (AttributeError, io.UnsupportedOperation, RuntimeError):
+        pass  # no usable stderr: better no limit than no start
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@contextlib.contextmanager
+def _sigterm_kept():
     """Keeps the process's reaction to SIGTERM while TensorFlow starts its server.
 
     The coordination service installs a handler in C++ that only notes a preemption, so that a
     worker stuck in a collective outlives SIGTERM. Python still knows the handler in force before.
     """
-
-    def __enter__(self):
-        self._handler = signal.getsignal(signal.SIGTERM)
-
-    def __exit__(self, *unused):
-        if threading.current_thread() is threading.main_thread() and self._handler is not None:
-            signal.signal(signal.SIGTERM, self._handler)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and handler is not None:
+            signal.signal(signal.SIGTERM, handler)
