@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfscale import keras
 from tfscale.layers.sync_batch_norm import GroupedSyncBatchNormalization
 from tfscale.models import resnet
-from tfscale.models.image_normalization import IMAGENET_MEAN, IMAGENET_STD, ImageNormalization
+from tfscale.models.resnet import IMAGENET_MEAN, IMAGENET_STD
 
 RANDOM = np.random.RandomState(0)
 
@@ -202,7 +202,7 @@ def test_mixed_precision_keeps_float32_at_both_ends(policy):
     for dtype in ("uint8", "float32"):
         bright = normalize(np.full([1, 16, 16, 3], 254.0, dtype))[0, 0, 0]
         expected = (254.0 - np.float32(IMAGENET_MEAN)) / np.float32(IMAGENET_STD)
-        np.testing.assert_array_equal(bright, tf.cast(expected, bright.dtype))
+        np.testing.assert_allclose(bright, expected, rtol=1e-6)
 
 
 def test_integers_and_floats_of_the_same_value_give_the_same_output():
@@ -211,13 +211,6 @@ def test_integers_and_floats_of_the_same_value_give_the_same_output():
     np.testing.assert_array_equal(model(images), model(images.astype("float32")))
     # A mixture of two images is not an integer, and must not be rounded.
     assert not np.array_equal(model(images), model(images.astype("float32") + 0.5))
-
-
-def test_image_normalization_layer():
-    layer = ImageNormalization(mean=[100.0, 50.0], std=[50.0, 25.0])
-    np.testing.assert_array_equal(layer(np.uint8([[0, 0], [150, 75]])), [[-2, -2], [1, 1]])
-    again = ImageNormalization.from_config(layer.get_config())
-    assert again.get_config() == layer.get_config()
 
 
 # ---------------------------------------------------------------- options
@@ -273,7 +266,9 @@ def test_save_and_load(tmp_path, extension):
     model.save(path)
     loaded = keras.models.load_model(path)
     np.testing.assert_array_equal(loaded(images), model(images))
-    assert type(loaded.get_layer("normalize")) is ImageNormalization
+    # All its layers are Keras's own: a process without tfscale can load it.
+    modules = {type(layer).__module__.partition(".")[0] for layer in loaded.layers}
+    assert modules == {keras.__name__}
 
 
 @pytest.mark.parametrize(
@@ -286,11 +281,11 @@ def test_save_and_load(tmp_path, extension):
         (dict(stem="tiny"), "one of 'imagenet', 'small'; got 'tiny'"),
         (dict(num_classes=0), "num_classes must be a positive integer; got 0"),
         (dict(input_shape=(32, 32)), "channels last and without the batch"),
-        (dict(input_shape=(32, 32, 1)), "Repeat grey images to 3 channels"),
+        (dict(input_shape=(32, 32, 1)), "Repeat grey images to 3"),
         (dict(input_shape=(7, 32, 3)), "reduce an image by 8"),
         (dict(norm=3), "got 3"),
         (dict(norm=lambda name: None), r"norm\(name=..., gamma_initializer=...\)"),
-        (dict(mean=(0.0,)), "one value per channel"),
+        (dict(mean=(0.0,)), "one value for each of the 3 channels"),
         (dict(std=(0.0, 1.0, 1.0)), "above 0"),
     ],
 )

@@ -6,7 +6,10 @@ import numbers
 
 from tfscale._keras import keras
 from tfscale.models.blocks import BlockBuilder
-from tfscale.models.image_normalization import IMAGENET_MEAN, IMAGENET_STD, ImageNormalization
+
+# Over ImageNet's training images, red, green, blue, in units of the 8-bit pixel.
+IMAGENET_MEAN = (123.675, 116.28, 103.53)
+IMAGENET_STD = (58.395, 57.12, 57.375)
 
 _layers = keras.layers
 _BLOCKS = ("basic", "bottleneck")
@@ -163,11 +166,11 @@ def resnet(
     >>> model.output_shape
     (None, 1000)
     """
-    _check_arguments(depths, widths, block, stem, input_shape, num_classes)
+    _check_arguments(depths, widths, block, stem, input_shape, num_classes, mean, std)
     build = BlockBuilder(_checked_norm(norm), keras.regularizers.get(kernel_regularizer))
 
     images = keras.Input(input_shape, name="images")
-    x = ImageNormalization(mean, std, name="normalize")(images)
+    x = _normalized(images, mean, std)
     if stem == "imagenet":
         x = build.conv(x, widths[0], 7, 2, "stem_conv")
         x = build.norm_relu(x, "stem_bn")
@@ -192,6 +195,17 @@ def resnet(
     return keras.Model(images, x, name=name)
 
 
+def _normalized(images, mean, std):
+    # A layer of Keras's own, so that a process without tfscale can load the model.
+    return _layers.Rescaling(
+        scale=[1.0 / float(s) for s in std],
+        offset=[-float(m) / float(s) for m, s in zip(mean, std, strict=True)],
+        # bfloat16 cannot tell bright neighbours such as 254 and 255 apart.
+        dtype="float32",
+        name="normalize",
+    )(images)
+
+
 def _checked_norm(norm):
     if norm is None:
         return functools.partial(_layers.BatchNormalization, momentum=0.9, epsilon=1e-5)
@@ -205,7 +219,7 @@ def _checked_norm(norm):
     return norm
 
 
-def _check_arguments(depths, widths, block, stem, input_shape, num_classes):
+def _check_arguments(depths, widths, block, stem, input_shape, num_classes, mean, std):
     for argument, value, allowed in (("block", block, _BLOCKS), ("stem", stem, _STEM_STRIDE)):
         if value not in allowed:
             raise ValueError(
@@ -227,6 +241,12 @@ def _check_arguments(depths, widths, block, stem, input_shape, num_classes):
         raise ValueError(
             "input_shape must be (height, width, channels), channels last and without the batch; "
             f"got {input_shape!r}."
+        )
+    if not len(mean) == len(std) == input_shape[2] or not all(value > 0 for value in std):
+        raise ValueError(
+            f"mean and std must have one value for each of the {input_shape[2]} channels, those of "
+            f"std above 0; got mean={mean!r}, std={std!r}. Repeat grey images to 3 channels, or "
+            "pass a mean and std of one value."
         )
     stride = _STEM_STRIDE[stem] * 2 ** (len(depths) - 1)
     if any(size is not None and size < stride for size in input_shape[:2]):
