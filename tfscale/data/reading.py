@@ -14,7 +14,7 @@ def read(path, offset):
 
     Args:
         path: string scalar tensor.
-        offset: int64 scalar tensor.
+        offset: integer scalar tensor.
 
     Returns:
         string scalar tensor, the payload.
@@ -26,7 +26,7 @@ def read(path, offset):
         filenames=[path],
         compression_type="",
         buffer_size=tf.constant(0, tf.int64),  # one read of the right size beats a buffer
-        byte_offsets=tf.reshape(offset, [1]),
+        byte_offsets=tf.reshape(tf.cast(offset, tf.int64), [1]),
     )
     records = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
     return records.take(1).get_single_element()
@@ -91,7 +91,7 @@ def what_is_wrong_with_picture(encoded):
     """Returns why the bytes are not a complete picture; None if they are."""
     if not encoded:
         return "zero bytes"
-    known = encoded.startswith((b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM")) or (
+    known = encoded.startswith((jpeg.JPEG_START, b"\x89PNG", b"GIF8", b"BM")) or (
         encoded[:4] == b"RIFF" and encoded[8:12] == b"WEBP"
     )
     if not known:
@@ -99,7 +99,7 @@ def what_is_wrong_with_picture(encoded):
     try:
         jpeg.decode(tf.constant(encoded))
     except tf.errors.OpError as error:
-        if encoded.startswith(b"\xff\xd8\xff") and b"\xff\xd9" not in encoded[-1024:]:
+        if encoded.startswith(jpeg.JPEG_START) and jpeg.JPEG_END not in encoded[-1024:]:
             return "truncated JPEG: its end marker is missing"
         return f"cannot be decoded: {_short(error)}"
     return None

@@ -35,7 +35,7 @@ def from_file(picture, class_names, image_size, quality):
         raise ValueError(f"{picture.path} ({len(encoded)} bytes): {reason}")
     image = jpeg.decode(tf.constant(encoded))
     resized = image if image_size is None else jpeg.shrink(image, image_size)
-    is_jpeg = encoded.startswith(b"\xff\xd8\xff")
+    is_jpeg = encoded.startswith(jpeg.JPEG_START)
     # TensorFlow's header reader counts the channels: 1 grey, 3 colour, 4 CMYK.
     plain = is_jpeg and int(tf.io.extract_jpeg_shape(encoded)[2]) in (1, 3)
     if not plain or resized.shape != image.shape:

@@ -1,0 +1,260 @@
+"""Order, index and contract."""
+
+import dataclasses
+import gzip
+import json
+import logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import record_files
+from tfscale.data import index, order, records, scan
+
+
+def plain_order(num_records, batch, shards, seed, epochs):
+    """The order said again, slowly: deal the records, then cut the streams."""
+    per_shard, floating = divmod(num_records, shards)
+    streams = [[] for _ in range(shards)]
+    for epoch in range(epochs):
+        members = [[shard + shards * i for i in range(per_shard)] for shard in range(shards)]
+        for number in range(floating):
+            members[(epoch * floating + number) % shards].append(per_shard * shards + number)
+        for shard, own in enumerate(members):
+            keys = [int(order.mix64(seed, 1, epoch, shard, place)[0]) for place in range(len(own))]
+            streams[shard] += [(own[i], epoch) for i in np.argsort(keys)]
+    rows = batch // shards
+    steps = min(len(stream) for stream in streams) // rows
+    return [
+        [row for stream in streams for row in stream[step * rows : (step + 1) * rows]]
+        for step in range(steps)
+    ]
+
+
+@pytest.mark.parametrize("size, batch, shards", [(10, 4, 2), (17, 4, 4), (3, 2, 2), (101, 12, 6)])
+def test_order_equals_the_plain_one(size, batch, shards):
+    fast = order.Order(size, batch, shards, seed=5)
+    for step, rows in enumerate(plain_order(size, batch, shards, 5, epochs=5)):
+        found, epochs = fast.batch(step)
+        assert list(zip(found.tolist(), epochs.tolist(), strict=True)) == rows
+
+
+@pytest.mark.parametrize(
+    "size, batch, replicas", [(10, 4, 2), (17, 16, 4), (3, 2, 2), (1003, 64, 8)]
+)
+def test_every_record_once_an_epoch_and_epochs_differ(size, batch, replicas):
+    shards, _ = order.logical_shards(size, batch, replicas)
+    stream = order.Order(size, batch, shards, seed=1)
+    epochs = {}
+    for step in range(4 * size // batch + 4):
+        for record, epoch in zip(*stream.batch(step), strict=True):
+            epochs.setdefault(int(epoch), []).append(int(record))
+    for epoch in range(3):
+        assert sorted(epochs[epoch]) == list(range(size))
+    if size > 3:
+        assert epochs[0] != epochs[1]
+
+
+def test_dropped_remainder_is_another_one_each_epoch():
+    stream = order.Order(10, 4, 2, seed=1, remainder="drop")
+    seen = []
+    for epoch in range(12):
+        batches = [stream.batch(2 * epoch + step) for step in range(2)]
+        assert all((epochs == epoch).all() for _, epochs in batches)
+        drawn = np.concatenate([found for found, _ in batches])
+        assert len(set(drawn)) == 8
+        seen.append(frozenset(drawn))
+    assert len(set(seen)) > 3
+
+
+def test_order_does_not_depend_on_replicas_and_workers_get_disjoint_rows():
+    shards = {order.logical_shards(1000, 64, replicas) for replicas in (1, 2, 4, 8, 16)}
+    assert shards == {(16, True)}
+    assert order.logical_shards(3, 2, 2) == (2, False)
+    stream = order.Order(1000, 64, 16)
+    parts = [stream.batch(3, first, first + 4)[0] for first in range(0, 16, 4)]
+    np.testing.assert_array_equal(np.concatenate(parts), stream.batch(3)[0])
+    # What a worker reads outside the floating records is its own for ever.
+    for worker in range(4):
+        owned = set(stream.owned(4 * worker, 4 * worker + 4))
+        for step in range(60):
+            assert set(stream.batch(step, 4 * worker, 4 * worker + 4)[0]) <= owned
+
+
+GOLDEN_HASH = ["0xb8b4c2977eabce45", "0x3d41bf495cd3075f"]
+GOLDEN_BATCH = [8, 6, 9, 3]
+
+
+def test_hash_is_fixed_for_ever():
+    assert [hex(int(x)) for x in order.mix64(7, [0, 1])] == GOLDEN_HASH
+    assert order.Order(10, 4, 2, seed=7).batch(0)[0].tolist() == GOLDEN_BATCH
+
+
+def test_more_rows_than_records_is_refused_with_the_arithmetic():
+    with pytest.raises(ValueError, match="3 // 4 = 0 steps"):
+        order.Order(3, 4, 2)
+
+
+def test_checksum_of_a_known_string():
+    # CRC-32C of 32 zero bytes is 0x8a9136aa (RFC 3720, B.4).
+    crc = 0x8A9136AA
+    assert scan.masked_crc32c(bytes(32)) == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) % 2**32
+
+
+def test_index_of_files_without_one_is_built_saved_and_read_again(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "tfscale")
+    record_files.write(tmp_path, [3, 4])
+    built = records.find(tmp_path)
+    assert "no index" in caplog.text and "index written" in caplog.text
+    assert built.num_records == 7 and built.label_counts == {0: 2, 1: 2, 2: 2, 3: 1}
+    again = records.find(str(tmp_path))
+    assert again == built and again.digest() == built.digest()
+    files, offsets, lengths = built.locations()
+    assert files.tolist() == [0, 0, 0, 1, 1, 1, 1]
+    path, number, offset, length = built.locate(4)
+    assert path.endswith("train-00001-of-00002.tfrecord") and number == 1
+    assert (offset, length) == (offsets[4], lengths[4])
+
+
+def test_index_of_another_version_or_kind_is_refused(tmp_path):
+    record_files.write(tmp_path, [3])
+    path = records.find(tmp_path).save()
+    content = json.loads(open(path).read())
+    for change, message in (({"version": 9}, "version 9"), ({"format": "x"}, "not an index")):
+        open(path, "w").write(json.dumps({**content, **change}))
+        with pytest.raises(ValueError, match=message):
+            records.find(tmp_path)
+    open(path, "w").write("{")
+    with pytest.raises(ValueError, match="not JSON"):
+        records.find(tmp_path)
+
+
+def test_missing_cut_and_extra_files_are_named_at_once(tmp_path, caplog):
+    record_files.write(tmp_path, [4, 4, 4])
+    records.find(tmp_path)
+    paths = sorted(tmp_path.glob("*.tfrecord"))
+    paths[0].unlink()
+    cut = record_files.frames(paths[1])[2] + 5
+    paths[1].write_bytes(paths[1].read_bytes()[:cut])
+    (tmp_path / "train-copy.tfrecord").write_bytes(b"")
+    with pytest.raises(ValueError) as error:
+        records.find(tmp_path)
+    text = str(error.value)
+    assert f"{paths[0]} is missing (4 records)" in text
+    assert f"{paths[1]} has {cut} bytes" in text and "cut in record 2, 2 of 4 records lost" in text
+    assert "train-copy.tfrecord is not in the index" in text
+    assert records.find(tmp_path, on_error="skip").num_records == 12
+    assert "is missing" in caplog.text
+
+
+def test_truncated_and_damaged_files_without_index(tmp_path, caplog):
+    record_files.write(tmp_path, [10, 10])
+    paths = sorted(tmp_path.glob("*.tfrecord"))
+    places = record_files.frames(paths[0])
+    whole = paths[0].read_bytes()
+    paths[0].write_bytes(whole[: places[8] + 50])
+    with pytest.raises(ValueError, match=f"record 8 of {paths[0]}, at byte {places[8]}.*truncated"):
+        records.find(tmp_path)
+    assert records.find(tmp_path, on_error="skip").num_records == 18
+    assert "the 50 bytes from there on are lost" in caplog.text
+    (tmp_path / "train.index.json").unlink()
+    paths[0].write_bytes(whole)
+    record_files.flip_byte(paths[0], places[5] + 1)
+    with pytest.raises(ValueError, match=f"record 5 of {paths[0]}.*its length is damaged"):
+        records.find(tmp_path)
+
+
+def test_empty_shard_warns_and_only_empty_ones_raise(tmp_path, caplog):
+    record_files.write(tmp_path, [2, 0, 2])
+    assert records.find(tmp_path).num_records == 4
+    assert "train-00001-of-00003.tfrecord holds no records" in caplog.text
+    (tmp_path / "only").mkdir()
+    record_files.write(tmp_path / "only", [0])
+    with pytest.raises(ValueError, match="holds a record"):
+        records.find(tmp_path / "only")
+
+
+def test_nothing_found_says_pattern_and_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("")
+    for place in ("trian-*", ".", "absent"):
+        with pytest.raises(FileNotFoundError) as error:
+            records.find(place)
+        assert place in str(error.value) and str(tmp_path) in str(error.value)
+
+
+def test_gzip_is_recognised(tmp_path):
+    record_files.write(tmp_path, [3])
+    path = next(tmp_path.glob("*.tfrecord"))
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    with pytest.raises(ValueError, match="1f 8b.*decompress"):
+        records.find(tmp_path)
+
+
+def test_patterns_and_single_files(tmp_path):
+    record_files.write(tmp_path, [2, 3])
+    assert records.find(str(tmp_path / "train-*")).num_records == 5
+    assert records.find(str(tmp_path / "train-00001-of-00002.tfrecord")).num_records == 3
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_labels_against_classes(tmp_path, caplog):
+    record_files.write(tmp_path, [10], labels=list(range(1, 11)))
+    with pytest.raises(ValueError, match="label 10 .*from 1 to 10: pass label_offset=1"):
+        records.describe(tmp_path, "train", 2, num_classes=10)
+    assert records.describe(tmp_path, "train", 2, num_classes=10, label_offset=1).num_classes == 10
+    with pytest.raises(ValueError, match="label 10 .*: pass num_classes=11"):
+        records.check_labels(
+            dataclasses.replace(records.find(tmp_path), label_counts={0: 1, 10: 1}), 10
+        )
+    caplog.clear()
+    records.describe(tmp_path, "train", 2, num_classes=11)
+    assert "1 of 11 classes never occur: 0" in caplog.text
+    with pytest.raises(ValueError, match="label -1"):
+        records.describe(tmp_path, "train", 2, label_offset=2)
+
+
+def test_contract_says_who_reads_what(tmp_path):
+    record_files.write(tmp_path, [3])
+    contract = records.describe(tmp_path, "train", 2, num_replicas=2, num_workers=2)
+    text = "\n".join(contract.lines(0))
+    assert "3 records" in text and "train-00000-of-00001.tfrecord" in text
+    assert "worker 0 of 2 reads 1 of 3 records" in text and "1 that take turns" in text
+    assert "1 steps an epoch" in text and "1 records carried into the next epoch" in text
+    assert "another number of replicas sees another order" in text
+    assert json.loads(json.dumps(contract.fingerprint())) == contract.fingerprint()
+    other = records.describe(tmp_path, "train", 2, num_replicas=2, num_workers=2, seed=1)
+    assert other.fingerprint() != contract.fingerprint()
+    assert index.load(tmp_path, "train").digest() == contract.fingerprint()["index"]
+
+
+def test_batches_that_do_not_divide_are_refused(tmp_path):
+    record_files.write(tmp_path, [8])
+    with pytest.raises(ValueError, match=r"6 % 4 = 2"):
+        records.describe(tmp_path, "train", 6, num_replicas=4)
+    with pytest.raises(ValueError, match="would have 8 // 16 = 0 steps"):
+        records.describe(tmp_path, "train", 16)
+
+
+def test_evaluation_covers_every_record_once(tmp_path):
+    record_files.write(tmp_path, [7], split="validation")
+    contract = records.describe(tmp_path, "validation", 4, num_replicas=2, num_workers=2)
+    assert contract.steps_per_epoch == 2
+    parts = [contract.owned(worker).tolist() for worker in range(2)]
+    assert parts == [[0, 1, 4, 5], [2, 3, 6]]
+    assert "the last step has 3 examples" in "\n".join(contract.lines(1))
+
+
+def test_one_read_does_not_touch_the_rest_of_the_file(tmp_path):
+    from tfscale.data import reading
+
+    record_files.write(tmp_path, [5])
+    path = next(tmp_path.glob("*.tfrecord"))
+    places = record_files.frames(path)
+    wanted = list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
+    record_files.flip_byte(path, places[2] + 40)
+    for number in (0, 1, 3, 4):
+        assert reading.read(str(path), places[number]).numpy() == wanted[number]
+    with pytest.raises(tf.errors.DataLossError):
+        reading.read(str(path), places[2])
