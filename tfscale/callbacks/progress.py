@@ -1,0 +1,126 @@
+"""`Progress`: one display for the whole job."""
+
+import sys
+import time
+
+import numpy as np
+
+from tfscale._keras.training_state import StepCallback
+from tfscale.callbacks.rates import StepClock
+
+
+class Progress(StepCallback):
+    """Shows how a job gets on: one line, from worker 0, however many workers there are.
+
+        epoch 2/5  step 12/40  loss 0.5123  accuracy 0.8512  1,234 images/s  12 s left
+
+    On a terminal the line is updated in place; in a log file there is one line for each epoch
+    and one every `interval_seconds` in between. Use it with `verbose=0`. The time left is that
+    of all remaining steps at the present speed; it does not know of validation.
+
+    Args:
+        global_batch_size: int, examples in a step on all replicas, for images/s; None leaves
+            it out.
+        interval_seconds: float, how often a log file gets a line in mid-epoch.
+        stream: where to write; `sys.stdout` by default.
+
+    Example:
+        model.fit(dataset, epochs=5, verbose=0, callbacks=[tfscale.callbacks.Progress(256)])
+    """
+
+    def __init__(self, global_batch_size=None, interval_seconds=10.0, stream=None):
+        super().__init__()
+        self._global_batch_size = global_batch_size
+        self._stream = stream
+        self._log_interval = interval_seconds
+        self._active = False
+
+    def on_train_begin(self, logs=None):
+        self._active = self.model.distribute_strategy.extended.should_checkpoint
+        self._out = self._stream or sys.stdout
+        self._terminal = bool(getattr(self._out, "isatty", lambda: False)())
+        self._interval = 0.1 if self._terminal else self._log_interval
+        self._width, self._traced = 0, False
+        self._shown = time.monotonic()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch, self._done = epoch, None
+        self._clock, self._last = StepClock(), None
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self._active and not self._traced and self._done is None:
+            self._show("tracing the graph: the first step takes longer than the others", True)
+            self._began = time.monotonic()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if not self._active:
+            return
+        steps = batch + 1 - self._done if self._done is not None else 1
+        self._done = batch + 1
+        if not self._traced:
+            self._traced = True
+            self._show(f"traced in {time.monotonic() - self._began:.1f} s", True)
+            self._clock.restart()
+            return
+        self._clock.count(steps)
+        if time.monotonic() - self._shown >= self._interval:
+            # Only here are the logs fetched, which waits for the device.
+            metrics = _metrics(logs)
+            self._show(self._line(metrics, self._clock.peek()))
+
+    def on_test_begin(self, logs=None):
+        if self._active and self._done is not None:
+            self._last = self._clock.peek()
+            if self._terminal:
+                self._show(f"{self._place()}  validating")
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self._active:
+            self._show(self._line(_metrics(logs), self._last or self._clock.peek()), True)
+
+    def on_train_end(self, logs=None):
+        self._active = False
+
+    def _place(self):
+        steps = self.params.get("steps")
+        place = f"epoch {self._epoch + 1}/{self.params.get('epochs')}"
+        return f"{place}  step {self._done or 0}{f'/{steps}' if steps else ''}"
+
+    def _line(self, metrics, interval):
+        parts = [self._place(), *(f"{name} {value:.4f}" for name, value in metrics.items())]
+        if interval.steps:
+            if self._global_batch_size:
+                parts.append(f"{interval.images_per_second(self._global_batch_size):,.0f} images/s")
+            else:
+                parts.append(f"{interval.step_seconds:.3f} s/step")
+            left = self._steps_left()
+            if left:
+                parts.append(f"{_duration(left * interval.step_seconds)} left")
+        return "  ".join(parts)
+
+    def _steps_left(self):
+        steps, epochs = self.params.get("steps"), self.params.get("epochs")
+        return steps * (epochs - self._epoch) - (self._done or 0) if steps and epochs else 0
+
+    def _show(self, text, keep=False):
+        self._shown = time.monotonic()
+        if self._terminal:
+            # Blanks cover what is left of a longer line before.
+            text, self._width = "\r" + text.ljust(self._width), 0 if keep else len(text)
+            self._out.write(text + ("\n" if keep else ""))
+        else:
+            self._out.write(text + "\n")
+        self._out.flush()
+
+
+def _metrics(logs):
+    values = {name: np.asarray(value) for name, value in (logs or {}).items()}
+    return {name: float(value) for name, value in values.items() if value.ndim == 0}
+
+
+def _duration(seconds):
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
