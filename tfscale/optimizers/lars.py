@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfscale._keras import keras
 from tfscale.optimizers import arguments, exclusion
-from tfscale.optimizers.trust_ratio import compute_dtype, trust_ratio
+from tfscale.optimizers.trust_ratio import compute_dtype, trust_bounds, trust_ratio
 
 _logger = logging.getLogger("tfscale")
 _MOMENTUM_FORMS = ("unscaled", "scaled")
@@ -41,6 +41,10 @@ class LARS(keras.optimizers.Optimizer):
     nothing. The expressions are searched for (`re.search`) in the variable's name, for example
     `"stage1_block2_bn1/gamma:0"`. `excluded_variables` shows the outcome.
 
+    An excluded variable takes steps of the full learning rate, which is large. Where biases
+    without a norm layer behind them diverge, divide the learning rate and multiply
+    `trust_coefficient` by the same factor: adapted variables step as before.
+
     Implementations under the name of LARS differ. This is the form of the paper and, as
     "unscaled", of the MLPerf reference. The one of tf-models-official puts
     `|g + weight_decay * w|` where this has `|g| + weight_decay * |w|`: with weight decay
@@ -49,6 +53,11 @@ class LARS(keras.optimizers.Optimizer):
 
     Sparse gradients (`tf.IndexedSlices`, of embeddings) are made dense, for the norm and the
     decay are those of the whole variable.
+
+    Config and slots are restored from `.keras` and HDF5 files and from `tf.train.Checkpoint`,
+    whether or not the optimizer has made a step before. Keras restores no
+    optimizer's slots from a SavedModel, and from a weights file only those of an optimizer that
+    is built; it warns. `import tfscale.optimizers.lars` before loading HDF5 or a SavedModel.
 
     Args:
         learning_rate: `float` or `keras.optimizers.schedules.LearningRateSchedule`.
@@ -113,8 +122,8 @@ class LARS(keras.optimizers.Optimizer):
         self.trust_coefficient = arguments.number("trust_coefficient", trust_coefficient, above=0.0)
         self.nesterov = bool(nesterov)
         self.epsilon = arguments.number("epsilon", epsilon, at_least=0.0)
-        self.trust_clip = trust_clip
-        self._trust_bounds = _trust_bounds(trust_clip)
+        self.trust_clip = list(trust_clip) if isinstance(trust_clip, tuple) else trust_clip
+        self._trust_bounds = trust_bounds(trust_clip)
         self.momentum_form = arguments.choice("momentum_form", momentum_form, _MOMENTUM_FORMS)
         self._adaptation_exclusion = exclusion.Exclusion(
             "exclude_from_layer_adaptation", exclude_from_layer_adaptation
@@ -132,15 +141,15 @@ class LARS(keras.optimizers.Optimizer):
         Raises:
             ValueError: if an expression of an exclusion list matches no variable.
         """
-        super().build(var_list)
         if getattr(self, "_built", False):
             return
         # Decided once, by position: inside the update a variable is one replica's component
         # and its name carries the replica.
-        adapted = [not out for out in self._adaptation_exclusion.excludes(var_list)]
-        decayed = [not out for out in self._decay_exclusion.excludes(var_list)]
-        self._adapted = tuple(adapted)
-        self._decayed = tuple(decayed)
+        adapted = tuple(not out for out in self._adaptation_exclusion.excludes(var_list))
+        decayed = tuple(not out for out in self._decay_exclusion.excludes(var_list))
+        super().build(var_list)
+        self._adapted = adapted
+        self._decayed = decayed
         self.momentums = [
             self.add_variable_from_reference(model_variable=variable, variable_name="momentum")
             for variable in var_list
@@ -240,32 +249,9 @@ class LARS(keras.optimizers.Optimizer):
             trust_coefficient=self.trust_coefficient,
             nesterov=self.nesterov,
             epsilon=self.epsilon,
-            trust_clip=list(self.trust_clip) if _is_pair(self.trust_clip) else self.trust_clip,
+            trust_clip=self.trust_clip,
             momentum_form=self.momentum_form,
             exclude_from_layer_adaptation=self._adaptation_exclusion.config(),
             exclude_from_weight_decay=self._decay_exclusion.config(),
         )
         return config
-
-
-def _is_pair(trust_clip):
-    return isinstance(trust_clip, (list, tuple))
-
-
-def _trust_bounds(trust_clip):
-    """Returns the pair `(min, max)` that a `trust_clip` argument means, or `None`."""
-    if trust_clip is None:
-        return None
-    pair = trust_clip if _is_pair(trust_clip) else (0.0, trust_clip)
-    if len(pair) != 2:
-        raise ValueError(
-            f"trust_clip must be None, a number or a pair (min, max); got {trust_clip!r}."
-        )
-    lowest = arguments.number("trust_clip's lower bound", pair[0], at_least=0.0)
-    highest = arguments.number("trust_clip's upper bound", pair[1], above=0.0)
-    if lowest > highest:
-        raise ValueError(
-            f"trust_clip must be (min, max) with min <= max; got {trust_clip!r}: "
-            f"did you mean ({highest}, {lowest})?"
-        )
-    return lowest, highest

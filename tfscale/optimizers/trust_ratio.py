@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from tfscale.optimizers import arguments
+
 
 def trust_ratio(
     weight, gradient, weight_decay=0.0, trust_coefficient=1e-3, epsilon=0.0, trust_clip=None
@@ -51,3 +53,22 @@ def compute_dtype(dtype):
     """Returns the dtype of an update of a variable: float32 for half precision, else its own."""
     dtype = tf.as_dtype(dtype)
     return tf.float32 if dtype.size < 4 else dtype
+
+
+def trust_bounds(trust_clip):
+    """Returns the pair `(min, max)` that a `trust_clip` argument means, or `None`."""
+    if trust_clip is None:
+        return None
+    pair = trust_clip if isinstance(trust_clip, (list, tuple)) else (0.0, trust_clip)
+    if len(pair) != 2:
+        raise ValueError(
+            f"trust_clip must be None, a number or a pair (min, max); got {trust_clip!r}."
+        )
+    lowest = arguments.number("trust_clip's lower bound", pair[0], at_least=0.0)
+    highest = arguments.number("trust_clip's upper bound", pair[1], above=0.0)
+    if lowest > highest:
+        raise ValueError(
+            f"trust_clip must be (min, max) with min <= max; got {trust_clip!r}: "
+            f"did you mean ({highest}, {lowest})?"
+        )
+    return lowest, highest
