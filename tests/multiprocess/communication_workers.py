@@ -303,11 +303,11 @@ def lose_a_worker(how):
         print(f"ended {time.monotonic() - start:.1f} s after the last step began", flush=True)
 
 
-def leave_early(first):
+def leave_early(first, seconds=4):
     """Worker `first` is done and exits seconds before the other: no failure for either."""
     strategy = create()
     strategy.reduce("SUM", tf.constant(1.0), axis=None)
     if _tf_private.worker_index(strategy) != first:
-        time.sleep(4)
+        time.sleep(seconds)
         return float(np.sum(np.ones(10)))
     return 0.0

@@ -11,10 +11,12 @@ import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.distribute import (
     collective_all_reduce_strategy,
+    mirrored_strategy,
     multi_worker_util,
 )
 from tensorflow.python.eager import context
 
+from tfscale.distribute._tf_private.cross_device_ops import LocalCrossDeviceOps
 from tfscale.distribute._tf_private.groups import next_collective_key_base
 
 # A worker that stops answering (power, network, SIGSTOP) is declared dead after this long, and
@@ -23,6 +25,14 @@ _HEARTBEAT_TIMEOUT_MS = 10_000
 
 # The gRPC server of a process starts once; a later strategy of the same cluster shares it.
 _server_started = False
+
+
+class _MirroredExtended(mirrored_strategy.MirroredExtended):
+    def _get_cross_device_ops(self, value):
+        """Stock TensorFlow sends int32 elsewhere, and refuses it in one batch with floats."""
+        if isinstance(self._cross_device_ops, LocalCrossDeviceOps) and self._use_merge_call():
+            return self._cross_device_ops
+        return super()._get_cross_device_ops(value)
 
 
 class MirroredStrategy(tf.distribute.MirroredStrategy):
@@ -37,7 +47,9 @@ class MirroredStrategy(tf.distribute.MirroredStrategy):
         # The attribute is read by the extended: a second strategy of another size in the same
         # process would otherwise reuse the group keys and fail on the group's size.
         self._collective_key_base = next_collective_key_base()
-        super().__init__(devices=list(devices), cross_device_ops=cross_device_ops)
+        extended = _MirroredExtended(self, list(devices), cross_device_ops)
+        # Not MirroredStrategy.__init__, which hard-codes its extended class.
+        tf.distribute.Strategy.__init__(self, extended)
 
 
 class _MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
