@@ -312,6 +312,32 @@ def test_two_jobs_at_the_same_moment(program):
     rounds(program, 2)
 
 
+def test_start_timeout_reaches_the_program_and_names_who_is_missing(program):
+    code = (
+        "import os, time\nif '\"index\": 1' in os.environ['TF_CONFIG']: time.sleep(60)\n" + MEETING
+    )
+    start = time.monotonic()
+    done = launch("--workers=2", "--start_timeout=1", program(code))
+    assert done.returncode == 1 and time.monotonic() - start < 15
+    assert "worker 0 failed first" in done.stderr
+    assert "after 1 s this still lacks: worker 1 (127.0.0.1:" in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+def test_a_job_can_start_again_at_once_after_a_kill(program):
+    path = program(MEETING)
+    first = subprocess.Popen(
+        [sys.executable, "-m", "launch.local", "--workers=2", path],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+    )
+    with first:
+        first.stderr.readline()
+        first.kill()
+    done = launch("--workers=2", path)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 def test_two_jobs_at_the_same_moment_twenty_times(program):
     rounds(program, 20)

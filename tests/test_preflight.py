@@ -177,9 +177,9 @@ def test_a_missing_worker_ends_the_wait_of_all_with_the_same_reason(cluster):
 
 def test_leader_alone_and_member_alone(cluster):
     configs = cluster(2)
-    (text,) = Meeting(configs[:1], timeout=0.8).join().refusals()
+    (text,) = Meeting(configs[:1], timeout=0.6).join().refusals()
     assert f"worker 1 ({configs[1].address}" in text
-    (text,) = Meeting(configs[1:], timeout=0.8).join().refusals()
+    (text,) = Meeting(configs[1:], timeout=0.6).join().refusals()
     assert f"worker 0, the leader ({configs[0].address}" in text
 
 
@@ -246,7 +246,7 @@ def test_a_taken_port_is_named_and_waited_for(cluster, taken):
     with socket.socket() as other_program:
         other_program.bind(("127.0.0.1", port))
         other_program.listen()
-        meeting = Meeting(configs, timeout=1.2).join()
+        meeting = Meeting(configs, timeout=0.9).join()
         for text in meeting.refusals():
             assert f"worker {taken}" in text
         assert f"port {port} cannot be opened" in str(meeting.errors[taken])
@@ -257,23 +257,23 @@ def test_a_taken_port_is_named_and_waited_for(cluster, taken):
             assert any(f"port {port}" in line for line in meeting.logs[0])
             assert f"port {port} cannot be opened" in str(meeting.errors[0])
         meeting = Meeting(configs)
-        time.sleep(0.8)
+        time.sleep(0.5)
     assert meeting.join().errors == [None, None], "goes on when the port comes free"
 
 
 def test_unresolvable_names(cluster):
     configs = cluster(2)
     workers = (configs[0].workers[0], "no-such-host.invalid:2222")
-    (text,) = Meeting([ClusterConfig(workers)], timeout=1.0).join().refusals()
+    (text,) = Meeting([ClusterConfig(workers)], timeout=0.6).join().refusals()
     assert "the name 'no-such-host.invalid' cannot be resolved" in text
-    (text,) = Meeting([ClusterConfig(workers[::-1], task_index=1)], timeout=1.0).join().refusals()
+    (text,) = Meeting([ClusterConfig(workers[::-1], task_index=1)], timeout=0.6).join().refusals()
     assert "the name 'no-such-host.invalid' cannot be resolved" in text
 
 
 def test_an_address_of_another_machine_is_hinted_at(cluster):
     port = cluster(1)[0].address.rpartition(":")[2]
     config = ClusterConfig((f"203.0.113.7:{port}", "127.0.0.1:1"))
-    (text,) = Meeting([config], timeout=1.0).join().refusals()
+    (text,) = Meeting([config], timeout=0.6).join().refusals()
     assert "203.0.113.7" in text and "does not belong to this machine" in text
 
 
@@ -324,6 +324,19 @@ def test_strangers_do_not_disturb(cluster):
         bind_as_tensorflow_does(config.address)
 
 
+def test_a_worker_that_calls_but_cannot_be_reached(cluster):
+    configs = cluster(2)
+    hello = {
+        "tfscale": 1, "worker": 1, "id": "x", "pid": 1, "host": "far", "has_chief": False,
+        "workers": configs[0].workers, "declared": {}, "listens": False, "trouble": "",
+    }  # fmt: skip
+    lines = [json.dumps(hello), json.dumps(hello | {"listens": True}), ""]
+    meeting = Meeting(configs[:1], [{}], timeout=1.5)
+    with stranger(configs[0].address, "\n".join(lines).encode()):
+        (text,) = meeting.join().refusals()
+    assert "it has called, but cannot be reached at its address: connection refused" in text
+
+
 def test_fuzzed_bytes_do_not_disturb(cluster):
     rng = random.Random(0)
     configs = cluster(2)
@@ -347,7 +360,7 @@ def test_fuzzed_bytes_do_not_disturb(cluster):
     ],
 )
 def test_another_program_at_the_leaders_address(cluster, monkeypatch, reply, piece):
-    monkeypatch.setattr("tfscale.rendezvous.participant._ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("tfscale.rendezvous.participant._ANSWER_SECONDS", 0.3)
     configs = cluster(2)
     host, _, port = configs[0].address.rpartition(":")
     with socket.create_server((host, int(port))) as server:
@@ -360,7 +373,7 @@ def test_another_program_at_the_leaders_address(cluster, monkeypatch, reply, pie
                     connections[-1].sendall(reply)
 
         threading.Thread(target=serve, daemon=True).start()
-        (text,) = Meeting(configs[1:], timeout=1.6).join().refusals()
+        (text,) = Meeting(configs[1:], timeout=1.1).join().refusals()
         assert piece in text
         server.shutdown(socket.SHUT_RDWR)
     for connection in connections:

@@ -42,7 +42,8 @@ class Leader(Participant):
         if not _is_hello(message):
             guest.close("not a greeting")
             return
-        self.guests.remove(guest)
+        if guest in self.guests:
+            self.guests.remove(guest)
         config, other = self.config, self._others.get(message["worker"])
         theirs = (tuple(message["workers"]), message["has_chief"])
         if theirs != (config.workers, config.has_chief):
@@ -80,7 +81,7 @@ class Leader(Participant):
             for index, other in self._others.items()
             if not other.present
         ]
-        return (some(missing) if missing else "its own port") + self.own_troubles()
+        return self.with_own_troubles(some(missing) if missing else "its own port")
 
     def notice(self, text):
         super().notice(text)
@@ -101,7 +102,7 @@ class Leader(Participant):
         for channel in pending:
             channel.send({"tfscale": PROTOCOL, "verdict": self.verdict})
         acknowledged = set()
-        until = time.monotonic() + _FAREWELL_SECONDS
+        until = time.monotonic() + (_FAREWELL_SECONDS if self.verdict == "go" else 1.0)
         while pending and time.monotonic() < until:
             for channel in pending:
                 if any(message.get("ack") for message in channel.pump()):
@@ -178,7 +179,7 @@ class _Attendance:
         return self.call is not None and not self.call.closed and self.hello["id"] != hello["id"]
 
     def take(self, call, hello):
-        if self.call is not None:
+        if self.call is not None and self.call is not call:
             self.call.close()
         self.call, self.hello = call, hello
 
@@ -198,9 +199,11 @@ class _Attendance:
                 if self.hello
                 else (self.probe_trouble)
             )
-        if self.hello["trouble"]:
-            return self.hello["trouble"]
-        return f"it has called, but cannot be reached at its address: {self.probe_trouble}"
+        trouble = self.hello["trouble"]
+        if not self.hello["listens"]:
+            return trouble or "its port is not open yet"
+        unreached = f"it has called, but cannot be reached at its address: {self.probe_trouble}"
+        return f"{unreached}; {trouble}" if trouble else unreached
 
 
 class _Prober(Caller):

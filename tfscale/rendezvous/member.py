@@ -41,9 +41,9 @@ class Member(Participant):
 
     def waiting_for(self):
         if self._leader_waits_for:
-            return f"{self._leader_waits_for} (says worker 0){self.own_troubles()}"
+            return self.with_own_troubles(f"{self._leader_waits_for} (says worker 0)")
         trouble = self._caller.trouble or "connected, no answer yet"
-        return f"worker 0, the leader ({self.config.workers[0]}: {trouble}){self.own_troubles()}"
+        return self.with_own_troubles(f"worker 0, the leader ({self.config.workers[0]}: {trouble})")
 
     def give_up(self):
         self.verdict = f"timeout: {self.waiting_for()}"

@@ -72,9 +72,13 @@ class Participant:
         self.log(f"tfscale: worker {self.index} waits for {text}")
 
     def own_troubles(self):
+        """What is wrong with this worker's own port and address; empty if nothing is."""
         troubles = [self.port_trouble, self.foreign_address]
-        text = "; ".join(trouble for trouble in troubles if trouble)
-        return f"; worker {self.index}: {text}" if text else ""
+        return "; ".join(trouble for trouble in troubles if trouble)
+
+    def with_own_troubles(self, text):
+        troubles = self.own_troubles()
+        return f"{text}; worker {self.index}: {troubles}" if troubles else text
 
     def channels(self):
         return self.guests
@@ -205,7 +209,7 @@ class Caller:
             "has_chief": config.has_chief,
             "declared": participant.declared,
             "listens": participant.listener is not None,
-            "trouble": participant.port_trouble or "",
+            "trouble": participant.own_troubles(),
         }
         if hello != self.said:
             self.said = hello
