@@ -380,6 +380,22 @@ def test_another_program_at_the_leaders_address(cluster, monkeypatch, reply, pie
         connection.close()
 
 
+def test_dropped_packets(cluster, monkeypatch):
+    monkeypatch.setattr("tfscale.rendezvous.channels._CONNECT_SECONDS", 0.3)
+    configs = cluster(2)
+    host, _, port = configs[0].address.rpartition(":")
+    with socket.socket() as server, contextlib.ExitStack() as stack:
+        # A full queue of callers drops the packets of the next one, as a firewall does.
+        server.bind((host, int(port)))
+        server.listen(0)
+        for _ in range(4):
+            caller = stack.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex((host, int(port)))
+        (text,) = Meeting(configs[1:], timeout=1.0).join().refusals()
+    assert "no answer; is the host down, or does a firewall drop the packets?" in text
+
+
 def test_a_worker_that_goes_away_is_missed(cluster):
     configs = cluster(3)
     code = (

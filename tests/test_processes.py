@@ -73,6 +73,19 @@ def test_the_first_failure_stops_all_and_is_explained():
     assert "stopped the other 2" in text and "  | the cause" in text
 
 
+def test_a_cause_that_is_slow_to_end_is_shown_beside_the_first_failure():
+    slow = "import time\ntry: 1 / 0\nfinally:\n import traceback; traceback.print_exc()\n "
+    result, _, _ = run(
+        python("worker 0", "import time, os; time.sleep(1.0); print('lost a peer'); os._exit(134)"),
+        python("worker 1", slow + "time.sleep(60)", show=False),
+        python("worker 2", "import time; time.sleep(60)"),
+    )
+    text = result.describe()
+    assert text.startswith("worker 0 failed first") and "  | lost a peer" in text
+    assert "worker 1 had trouble too (exit code 143 (SIGTERM)):" in text
+    assert "  | ZeroDivisionError: division by zero" in text and "worker 2" not in text
+
+
 def test_hidden_output_is_shown_on_failure(tmp_path):
     log_file = tmp_path / "worker-1.log"
     result, shown, _ = run(

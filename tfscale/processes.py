@@ -6,7 +6,6 @@ whole process group, a time of grace, SIGKILL.
 """
 
 import contextlib
-import dataclasses
 import selectors
 import signal
 import subprocess
@@ -15,63 +14,14 @@ import threading
 import time
 from pathlib import Path
 
-from tfscale.commands import Command, RunningCommand, describe_exit_code
+from tfscale.commands import Command, RunningCommand
+from tfscale.group_result import GroupResult
 
 __all__ = ["Command", "GroupResult", "run_group"]
 
 _TICK_SECONDS = 0.05
 _UNFINISHED_SECONDS = 30.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@dataclasses.dataclass(frozen=True)
-class GroupResult:
-    """How a group ended.
-
-    Attributes:
-        names: of the commands.
-        exit_codes: of each; 128 + n for one that signal n ended.
-        tails: the last lines of each.
-        failed_first: `int`, the command whose failure stopped the group, or `None`.
-        stopped_by: number of the signal that stopped the launcher, or `None`.
-        timed_out: `bool`, whether the group was stopped at its time limit.
-        seconds: `float`, how long the group ran until its end or first failure.
-    """
-
-    names: tuple[str, ...]
-    exit_codes: tuple[int, ...]
-    tails: tuple[tuple[str, ...], ...]
-    failed_first: int | None
-    stopped_by: int | None
-    timed_out: bool
-    seconds: float
-
-    @property
-    def exit_code(self):
-        """0, or that of the first failure; 128 + n after signal n; 124 at the time limit."""
-        if self.failed_first is not None:
-            return self.exit_codes[self.failed_first]
-        if self.stopped_by is not None:
-            return 128 + self.stopped_by
-        return 124 if self.timed_out else 0
-
-    def describe(self):
-        """Why the group failed, for people; empty if it did not."""
-        if self.failed_first is not None:
-            first = self.failed_first
-            name = self.names[first]
-            others = len(self.names) - 1
-            stopped = f"; stopped the other {others}" if others else ""
-            lines = "".join(f"  | {line}\n" for line in self.tails[first]) or "  | (no output)\n"
-            return (
-                f"{name} failed first, after {self.seconds:.1f} s, with exit code "
-                f"{describe_exit_code(self.exit_codes[first])}{stopped}. Its last lines:\n{lines}"
-            ).rstrip("\n")
-        if self.stopped_by is not None:
-            return f"stopped by {signal.Signals(self.stopped_by).name}, nothing is left running."
-        if self.timed_out:
-            return f"stopped after {self.seconds:.0f} s, the time limit."
-        return ""
 
 
 def run_group(
