@@ -33,7 +33,7 @@ def is_jpeg(encoded):
 
 
 def decode(encoded):
-    """Decodes a whole picture of any format that TensorFlow reads; of an animated GIF, the first frame.
+    """Decodes a whole picture of any format that TensorFlow reads; of a GIF, the first frame.
 
     Args:
         encoded: string scalar tensor: the bytes of a JPEG (also grey or CMYK), PNG, GIF, BMP or
