@@ -6,3 +6,5 @@ is there. When all have called and all are reachable, the leader compares what t
 and sends one verdict to all. One thread and no blocking call: Ctrl-C and SIGTERM end it at once.
 `tfscale.preflight.meet` is the way in.
 """
+
+__all__ = []
