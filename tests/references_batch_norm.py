@@ -8,6 +8,13 @@ from tfscale.layers.sync_batch_norm import GroupedSyncBatchNormalization
 EPSILON = 1e-3
 
 
+def mirrored(replicas):
+    return tf.distribute.MirroredStrategy(
+        [f"CPU:{i}" for i in range(replicas)],
+        cross_device_ops=tf.distribute.ReductionToOneDevice(),
+    )
+
+
 def oracle(xs, dys, gamma, beta, size, axis=-1, epsilon=EPSILON, masks=None):
     """Outputs, gradients and statistics of every replica in float64, group by group."""
     results = []

@@ -62,6 +62,15 @@ def test_a_size_that_does_not_divide_shows_the_arithmetic(size):
         replica_groups(mirrored(4), size)
 
 
+def test_a_group_that_straddles_a_workers_edge_is_refused(monkeypatch):
+    strategy = StubTPUStrategy()
+    strategy.num_replicas_in_sync = 6
+    monkeypatch.setattr(module._tf_private, "num_workers", lambda strategy: 2)
+    assert replica_groups(strategy, 3).group_size == 3
+    with pytest.raises(ValueError, match="group of 2 would straddle the edge between worker 0"):
+        replica_groups(strategy, 2)
+
+
 def test_groups_are_made_once_and_go_with_their_strategy():
     strategy = mirrored(2)
     assert replica_groups(strategy) is replica_groups(strategy, 2)

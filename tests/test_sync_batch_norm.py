@@ -1,9 +1,8 @@
 """Batch norm over groups of replicas against float64 NumPy on the groups' joined batches.
 
-On logical devices of one process; several workers: multiprocess/test_sync_batch_norm.py.
+On logical devices of one process; several workers: multiprocess/test_sync_batch_norm.py. In `fit`
+and on disk: test_sync_batch_norm_in_keras.py.
 """
-
-import contextlib
 
 import numpy as np
 import pytest
@@ -13,22 +12,14 @@ from tests.references_batch_norm import (
     EPSILON,
     build,
     check,
+    mirrored,
     oracle,
     random_batches,
     train_step,
 )
 from tfscale._keras import keras
 from tfscale.distribute import replica_groups as replica_groups_module
-from tfscale.layers import sync_batch_norm as module
-from tfscale.layers.sync_batch_norm import GroupedSyncBatchNormalization, merge_moving_statistics
-
-
-def mirrored(replicas):
-    return tf.distribute.MirroredStrategy(
-        [f"CPU:{i}" for i in range(replicas)],
-        cross_device_ops=tf.distribute.ReductionToOneDevice(),
-    )
-
+from tfscale.layers.sync_batch_norm import GroupedSyncBatchNormalization
 
 GROUPS = [(4, 1), (4, 2), (4, 4), (4, None), (3, 3), (3, 1), (2, 2)]
 SHAPES = [
@@ -74,6 +65,20 @@ def test_any_axis_and_rank(axis, shape):
         train_step(strategy, layer, xs, dys),
         oracle(xs, dys, gamma, beta, 2, axis=position),
     )
+
+
+@pytest.mark.parametrize(
+    "size, means, merged",
+    [(1, [0, 1, 2, 3], 1.5), (2, [0.5, 0.5, 2.5, 2.5], 1.5), (4, [1.5] * 4, 1.5)],
+)
+def test_group_means_and_what_is_saved_of_them(size, means, merged):
+    xs = [np.full((2, 3), i, np.float32) + [[-1], [1]] for i in range(4)]
+    xs = [x.astype(np.float32) for x in xs]
+    strategy = mirrored(4)
+    layer = build(strategy, size, xs[0].shape)
+    for result, mean in zip(train_step(strategy, layer, xs, xs), means, strict=True):
+        np.testing.assert_allclose(result["mean"], [mean] * 3)
+    np.testing.assert_allclose(layer.moving_mean.numpy(), [merged] * 3)
 
 
 @pytest.mark.parametrize("in_function", [True, False], ids=["tf.function", "eager"])
@@ -212,6 +217,16 @@ def test_a_mask_over_images_covers_the_leading_dimensions():
     np.testing.assert_allclose(layer.moving_mean, x[mask].mean((0, 1, 2)), atol=1e-6)
 
 
+def test_keras_hands_on_its_masks():
+    x = np.random.default_rng(0).normal(size=(4, 3, 2)).astype(np.float32)
+    x[0, 1:] = x[2, 2:] = 0
+    layer = GroupedSyncBatchNormalization(momentum=0.0)
+    y = keras.Sequential([keras.layers.Masking(), layer])(x, training=True)
+    kept = (x != 0).any(axis=-1)
+    np.testing.assert_allclose(layer.moving_mean, x[kept].mean(axis=0), atol=1e-6)
+    np.testing.assert_array_equal(y._keras_mask, kept)
+
+
 def test_masks_that_fit_no_position_are_refused():
     x = tf.zeros([2, 3, 4])
     with pytest.raises(ValueError, match="channels on the last axis, but axis is 1"):
@@ -220,7 +235,7 @@ def test_masks_that_fit_no_position_are_refused():
         GroupedSyncBatchNormalization()(x, training=True, mask=tf.ones([2, 3, 4], tf.bool))
 
 
-# --- messages ------------------------------------------------------------------------------
+# --- messages
 
 
 def test_one_message_per_pass_and_layer(monkeypatch):
@@ -256,7 +271,7 @@ def test_one_message_per_pass_and_layer(monkeypatch):
     assert sent == [(gathers, 2), (gathers, 4), (gathers, 2), (sums, 2), (sums, 4), (sums, 2)]
 
 
-# --- training, inference, contexts ---------------------------------------------------------
+# --- training, inference, contexts
 
 
 def test_without_a_strategy_it_is_plain_batch_norm():
@@ -274,6 +289,23 @@ def test_without_a_strategy_it_is_plain_batch_norm():
         results.append([y, layer(x), layer(x, training=0), *gradients, *layer.get_weights()])
     for mine, right in zip(*results, strict=True):
         np.testing.assert_allclose(mine, right, rtol=2e-5, atol=2e-5)
+
+
+def test_compiled_by_xla():
+    xs, dys = random_batches((8,), (3, 4))
+    layer = GroupedSyncBatchNormalization(momentum=0.0, epsilon=EPSILON)
+    layer.build([None, 3, 4])
+
+    @tf.function(jit_compile=True)
+    def step(x, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, training=True)
+        return y, tape.gradient(y, x, output_gradients=dy)
+
+    y, dx = step(tf.constant(xs[0]), tf.constant(dys[0]))
+    statistics = {"mean": layer.moving_mean.numpy(), "variance": layer.moving_variance.numpy()}
+    check([{"y": y, "dx": dx, **statistics}], oracle(xs, dys, 1.0, 0.0, 1))
 
 
 def test_synchronized_keras_agrees_on_even_batches():
@@ -358,207 +390,7 @@ def test_frozen_layer_infers_and_keeps_its_statistics():
     assert layer.trainable_weights == []
 
 
-# --- fit -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "examples, mean, variance", [(19, 0.13651, 0.699), (17, 0.17743, 0.0)], ids=["2+1", "1+0"]
-)
-def test_fit_with_an_uneven_last_batch(examples, mean, variance):
-    x = np.random.RandomState(0).randn(32, 4).astype(np.float32)[:examples]
-    strategy = mirrored(2)
-    with strategy.scope():
-        model = keras.Sequential(
-            [keras.Input((4,)), GroupedSyncBatchNormalization(momentum=0.0), keras.layers.Dense(1)]
-        )
-        model.compile("sgd", "mse")
-    model.fit(x, x[:, :1], batch_size=16, shuffle=False, verbose=0)
-    layer = model.layers[0]
-    for values, right in (
-        (layer.moving_mean, x[16:].mean(axis=0)),
-        (layer.moving_variance, x[16:].var(axis=0)),
-    ):
-        for value in strategy.experimental_local_results(values):
-            np.testing.assert_allclose(value, right, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(layer.moving_mean[0], mean, atol=1e-5)
-    np.testing.assert_allclose(layer.moving_variance[0], variance, atol=1e-5)
-
-
-def convolutional(sizes=(2, None), regularizer=None):
-    model = [keras.Input((8, 8, 3))]
-    for size in sizes:
-        model += [
-            keras.layers.Conv2D(4, 3, use_bias=False),
-            GroupedSyncBatchNormalization(size, gamma_regularizer=regularizer),
-            keras.layers.ReLU(),
-        ]
-    model = keras.Sequential([*model, keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2)])
-    model.compile("sgd", "mse")
-    return model
-
-
-@pytest.fixture(scope="module")
-def trained():
-    """A model with two group sizes after an epoch whose last batch leaves two replicas empty."""
-    strategy = mirrored(4)
-    x = np.random.default_rng(0).normal(size=(10, 8, 8, 3)).astype(np.float32)
-    with strategy.scope():
-        model = convolutional()
-    model.fit(x, x[:, 0, 0, :2], batch_size=8, epochs=2, shuffle=False, verbose=0)
-    return strategy, model, x
-
-
-def test_convolutions_over_an_empty_replica(trained):
-    _, model, x = trained
-    assert all(np.isfinite(w).all() for w in model.get_weights())
-    assert np.isfinite(model.evaluate(x, x[:, 0, 0, :2], batch_size=8, verbose=0))
-    assert model.predict(x, batch_size=8, verbose=0).shape == (10, 2)
-
-
-@pytest.mark.slow
-def test_steps_per_execution():
-    x = np.random.default_rng(0).normal(size=(16, 8, 8, 3)).astype(np.float32)
-    weights = []
-    for steps in (1, 2):
-        keras.utils.set_random_seed(1)
-        with mirrored(2).scope():
-            model = convolutional((None,))
-            model.compile("sgd", "mse", steps_per_execution=steps)
-        model.fit(x, x[:, 0, 0, :2], batch_size=4, shuffle=False, verbose=0)
-        weights.append(model.get_weights())
-    for one, two in zip(*weights, strict=True):
-        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
-
-
-def test_a_functional_model_may_fix_training():
-    strategy = mirrored(2)
-    with strategy.scope():
-        inputs = keras.Input((4,))
-        model = keras.Model(inputs, GroupedSyncBatchNormalization()(inputs, training=True))
-    x = np.random.default_rng(0).normal(3, 1, (8, 4)).astype(np.float32)
-    y = model.predict(x, batch_size=8, verbose=0)
-    np.testing.assert_allclose(y, oracle([x], [x], 1.0, 0.0, 1)[0]["y"], atol=1e-5)
-
-
-# --- merging -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("replicas, size", [(4, 2), (4, 1), (3, 1), (2, 1)])
-@pytest.mark.parametrize("in_function", [False, True], ids=["eager", "tf.function"])
-def test_merged_statistics_are_the_groups_mean_and_survive_a_save(replicas, size, in_function):
-    strategy = mirrored(replicas)
-    with strategy.scope():
-        model = keras.Sequential(
-            [
-                keras.Input((257,)),
-                GroupedSyncBatchNormalization(size, momentum=0.0),
-                keras.layers.BatchNormalization(momentum=0.0),
-            ]
-        )
-    layer = model.layers[0]
-    xs, dys = random_batches((4,) * replicas, (257,), loc=np.pi)
-    train_step(strategy, layer, xs, dys)
-    variables = [v for v in model.non_trainable_weights]
-    local = [np.stack(strategy.experimental_local_results(v)) for v in variables]
-    assert np.ptp(local[0], axis=0).max() > 0.01
-    (tf.function(merge_moving_statistics) if in_function else merge_moving_statistics)(model)
-    for variable, before in zip(variables, local, strict=True):
-        held = np.stack(strategy.experimental_local_results(variable))
-        for value in held:
-            np.testing.assert_array_equal(value, held[0])
-        np.testing.assert_allclose(held[0], before.mean(axis=0, dtype=np.float64), rtol=4e-7)
-        # What is saved is what is held.
-        np.testing.assert_array_equal(variable.numpy(), held[0])
-        np.testing.assert_array_equal(variable.read_value(), held[0])
-
-
-@pytest.mark.parametrize("replicas", [2, 3, 4, 5, 6, 7, 8, 12, 64, 100])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_rounded_values_add_up_exactly_in_any_order(replicas, dtype):
-    x = np.random.default_rng(0).normal(size=1000).astype(dtype)
-    rounded = module._round_for_sums(tf.constant(x), replicas).numpy()
-    bits = replicas.bit_length() - np.finfo(dtype).nmant
-    np.testing.assert_allclose(rounded, x, rtol=2.0 ** (bits - 1), atol=0)
-    partial = np.zeros_like(rounded)
-    for count in range(1, replicas + 1):
-        partial = (partial + rounded).astype(dtype)
-        np.testing.assert_array_equal(partial / dtype(count), rounded)
-
-
-def test_rounding_keeps_what_is_not_finite():
-    x = tf.constant([np.inf, -np.inf, np.nan, 0.0, -0.0])
-    np.testing.assert_array_equal(module._round_for_sums(x, 100), x)
-
-
-def test_merging_with_one_replica_changes_nothing():
-    model = keras.Sequential([keras.Input((3,)), GroupedSyncBatchNormalization()])
-    model(np.random.default_rng(0).normal(size=(5, 3)), training=True)
-    before = model.get_weights()
-    merge_moving_statistics(model)
-    for old, new in zip(before, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
-
-
-# --- configuration and saving --------------------------------------------------------------
-
-
-def test_config_round_trip():
-    layer = GroupedSyncBatchNormalization(
-        2, axis=[1], momentum=0.5, epsilon=1e-5, scale=False, gamma_regularizer="l2", name="norm"
-    )
-    config = layer.get_config()
-    assert config["group_size"] == 2
-    layer.build([None, 3, 4])
-    again = GroupedSyncBatchNormalization.from_config(layer.get_config())
-    assert again.get_config() == layer.get_config()
-    assert keras.layers.deserialize(keras.layers.serialize(layer)).group_size == 2
-    assert GroupedSyncBatchNormalization.from_config(config).get_config() == config
-
-
-def test_clone_keeps_the_group_size(trained):
-    strategy, model, _ = trained
-    with strategy.scope():
-        assert group_sizes(keras.models.clone_model(model)) == [2, None]
-
-
-def group_sizes(model):
-    layers = model.layers
-    return [m.group_size for m in layers if isinstance(m, GroupedSyncBatchNormalization)]
-
-
-@pytest.mark.parametrize(
-    "form, in_scope",
-    [(".keras", True), (".h5", False), ("", True), ("", False)],
-    ids=["keras", "h5", "SavedModel, in scope", "SavedModel"],
-)
-@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
-@pytest.mark.slow
-def test_saved_models_keep_the_group_size(trained, tmp_path, form, in_scope):
-    strategy, model, x = trained
-    merge_moving_statistics(model)
-    path = str(tmp_path / f"model{form}")
-    with strategy.scope() if in_scope else contextlib.nullcontext():
-        model.save(path)
-    right = model(x)
-    # Three replicas have no place for groups of two, but inference has no groups.
-    place = mirrored(3)
-    with place.scope():
-        loaded = keras.models.load_model(path)
-        loaded.compile("sgd", "mse")
-    assert group_sizes(loaded) == [2, None]
-    np.testing.assert_allclose(loaded(x), right, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(loaded.predict(x, verbose=0), right, rtol=1e-5, atol=1e-6)
-    with pytest.raises(ValueError, match="group_size=2 does not divide 3 replicas"):
-        loaded.fit(x, x[:, 0, 0, :2], verbose=0)
-
-
-def test_a_layer_revived_without_its_class_refuses_to_train(trained, tmp_path):
-    _, model, x = trained
-    model.save(str(tmp_path / "model"))
-    revived = tf.saved_model.load(str(tmp_path / "model"))
-    np.testing.assert_allclose(revived(x, training=False), model(x), rtol=1e-5, atol=1e-6)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="before load_model"):
-        revived(x, training=True)
+# --- arguments
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import tensorflow as tf
 from tests.references_batch_norm import build, random_batches, train_step
 from tfscale._keras import keras
 from tfscale.distribute.strategy import create_strategy
-from tfscale.layers.sync_batch_norm import GroupedSyncBatchNormalization, merge_moving_statistics
+from tfscale.layers.moving_statistics import merge_moving_statistics
+from tfscale.layers.sync_batch_norm import GroupedSyncBatchNormalization
 
 CHANNELS = 4
 

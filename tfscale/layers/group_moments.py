@@ -105,7 +105,7 @@ def _local_row(x, mask):
     else:
         count = tf.reduce_sum(tf.cast(mask, x.dtype))
     mean = tf.math.divide_no_nan(tf.reduce_sum(masked(x), axes), count)
-    deviation = masked(x - _wide(mean, x))
+    deviation = masked(centre(x, mean))
     low = tf.math.divide_no_nan(tf.reduce_sum(deviation, axes), count)
     # The low part is small against the spread unless the sum of x went badly wrong; the
     # difference then loses a few digits, not all.
@@ -137,33 +137,33 @@ def normalize(x, gamma, beta, moments, epsilon, total, mask=None):
     Returns:
         tensor of the shape and dtype of `x`.
     """
-    dtype = moments.mean.dtype
+    dtype, low = moments.mean.dtype, moments.mean_low
     rstd = tf.math.rsqrt(moments.variance + epsilon)
     parameters = {
         name: value for name, value in (("gamma", gamma), ("beta", beta)) if value is not None
     }
 
-    def normalized(x):
-        centred = (tf.cast(x, dtype) - _wide(moments.mean, x)) - _wide(moments.mean_low, x)
-        return centred * _wide(rstd, x)
-
+    # On vectors as much as can be, on x as little: each operation on x is a pass over memory.
     @tf.custom_gradient
     def forward(x, *values):
         given = dict(zip(parameters, values, strict=True))
-        y = affine(normalized(x), given.get("gamma"), given.get("beta"))
+        scale = rstd * given.get("gamma", 1.0)
+        y = affine(centre(x, moments.mean), scale, given.get("beta", 0.0) - low * scale)
         return tf.cast(y, x.dtype), lambda dy: backward(dy, x, *values)
 
     @tf.custom_gradient
     def backward(dy, x, *values):
-        scale = dict(zip(parameters, values, strict=True)).get("gamma")
-        dy, h, axes = tf.cast(dy, dtype), normalized(x), _all_but_channels(x)
-        local = {"beta": tf.reduce_sum(dy, axes), "gamma": tf.reduce_sum(dy * h, axes)}
+        given = dict(zip(parameters, values, strict=True))
+        dy, centred, axes = tf.cast(dy, dtype), centre(x, moments.mean), _all_but_channels(x)
+        sum_dy, sum_product = tf.reduce_sum(dy, axes), tf.reduce_sum(dy * centred, axes)
+        local = {"beta": sum_dy, "gamma": rstd * (sum_product - low * sum_dy)}
         sums = total(tf.concat([local["beta"], local["gamma"]], axis=0))
         mean_dy, mean_dyh = tf.split(tf.math.divide_no_nan(sums, moments.count), 2)
-        shift = _wide(mean_dy, x) + h * _wide(mean_dyh, x)
+        slope = rstd * mean_dyh
+        shift = affine(centred, slope, mean_dy - low * slope)
         if mask is not None:
             shift = tf.where(mask, shift, tf.zeros_like(shift))
-        dx = (dy - shift) * _wide(rstd if scale is None else rstd * scale, x)
+        dx = affine(dy - shift, rstd * given.get("gamma", 1.0))
         return [tf.cast(dx, x.dtype)] + [local[name] for name in parameters], _refuse
 
     return forward(x, *parameters.values())
@@ -179,13 +179,15 @@ def _refuse(*unused):
     )
 
 
-def affine(x, scale, offset):
-    """``x * scale + offset``, channel by channel; None leaves the factor or the term out."""
-    if scale is not None:
-        x *= _wide(scale, x)
-    if offset is not None:
-        x += _wide(offset, x)
-    return x
+def centre(x, mean):
+    """``x - mean``, channel by channel, for a flat `x`; in the precision of the mean."""
+    return tf.cast(x, mean.dtype) - _wide(tf.convert_to_tensor(mean), x)
+
+
+def affine(x, scale, offset=None):
+    """``x * scale + offset``, channel by channel, for a flat `x`."""
+    x *= _wide(scale, x)
+    return x if offset is None else x + _wide(offset, x)
 
 
 def _all_but_channels(x):
