@@ -4,6 +4,7 @@ import argparse
 import importlib.util
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -133,6 +134,8 @@ def _program(program, module):
     if not program:
         raise ValueError("no program: give a Python file, or -m and a module (see --help)")
     path = Path(program)
+    if not path.exists() and path.name == program and shutil.which(program):
+        return [shutil.which(program)]
     if not path.exists():
         raise ValueError(f"no such program: {program}, from the folder {Path.cwd()}")
     if path.suffix == ".py" or (path / "__main__.py").exists():

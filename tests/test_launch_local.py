@@ -120,6 +120,8 @@ def test_executables_that_are_not_python(program):
     Path(path).chmod(0o755)
     done = launch("--workers=1", path, "--", "hello")
     assert (done.returncode, done.stdout) == (0, "1 hello\n")
+    done = launch("--workers=1", "echo", "--", "found on the path")
+    assert (done.returncode, done.stdout) == (0, "found on the path\n")
 
 
 FAILING = """
