@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests import record_files
 from tests.record_files import context, take
-from tfscale.data import clock, images, index, pipeline, records, synthetic
+from tfscale.data import clock, images, index, pipeline, records
 
 
 @pytest.fixture
@@ -303,17 +303,3 @@ def test_clock_counts_what_the_consumer_waits():
     assert 0.2 <= clock.waited_seconds() - before < 2
     assert clock.timed(dataset).cardinality() == 4
     assert clock.timed(dataset.repeat()).cardinality() == tf.data.INFINITE_CARDINALITY
-
-
-def test_synthetic_has_the_same_elements(folder):
-    record_files.write(folder, [10], split="validation")
-    for c in (None, context(1, 2, 4)):
-        real = images.train_dataset(folder, 4, 16, c)
-        fake = synthetic.train_dataset(folder, 4, 16, c, num_classes=4)
-        assert real.element_spec == fake.element_spec and fake.cardinality() == real.cardinality()
-        for pad in (False, True):
-            real = images.eval_dataset(folder, 4, 16, c, pad)
-            fake = synthetic.eval_dataset(folder, 4, 16, c, pad, num_records=10)
-            assert real.element_spec == fake.element_spec
-            shapes = [[part.shape for part in e] for e in take(real, -1)]
-            assert shapes == [[part.shape for part in e] for e in take(fake, -1)]
