@@ -136,14 +136,17 @@ def _kill(process):
 def _wait(processes, deadline, timeout):
     """Returns what went wrong, or None; a failed worker ends the wait after a short grace."""
     problem = None
-    while any(p.poll() is None for p in processes):
-        failed = [i for i, p in enumerate(processes) if p.poll() not in (None, 0)]
+    while problem is None or any(p.poll() is None for p in processes):
+        codes = [p.poll() for p in processes]
+        failed = [i for i, code in enumerate(codes) if code]
         if failed and problem is None:
-            problem = f"worker {failed[0]} exited with code {processes[failed[0]].returncode}"
+            problem = f"worker {failed[0]} exited with code {codes[failed[0]]}"
             # The others should notice by themselves; what they say about it is worth keeping.
             deadline = min(deadline, time.monotonic() + 20)
-        if time.monotonic() > deadline:
-            running = [i for i, p in enumerate(processes) if p.poll() is None]
+        elif None not in codes:
+            break
+        elif time.monotonic() > deadline:
+            running = [i for i, code in enumerate(codes) if code is None]
             problem = problem or f"workers {running} still ran after {timeout} s"
             for process in processes:
                 _kill(process)

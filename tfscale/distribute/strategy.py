@@ -210,7 +210,7 @@ def _multi_worker_strategy(config, devices, cross_device_ops, timeout_seconds):
     )
 
 
-def _tpu_strategy(cross_device_ops, resolver_class=None):
+def _tpu_strategy(cross_device_ops):
     """TPUStrategy keeps XLA's own reduction, which is two-dimensional on a Pod already."""
     if not any(os.environ.get(name) for name in _TPU_VARIABLES):
         raise RuntimeError(
@@ -222,8 +222,7 @@ def _tpu_strategy(cross_device_ops, resolver_class=None):
         _logger.warning("cross_device_ops is not used: a TPU reduces gradients by XLA")
     name = os.environ.get("TPU_NAME", "local")
     try:
-        resolver_class = resolver_class or tf.distribute.cluster_resolver.TPUClusterResolver
-        resolver = resolver_class(tpu=name)
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
         if name != "local":
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)

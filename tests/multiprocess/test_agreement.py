@@ -1,0 +1,37 @@
+"""Agreement between real processes: values, names used again, who is missing, what differs."""
+
+import pytest
+
+from tests.multiprocess import communication_workers
+from tfscale import testing
+
+
+@pytest.mark.slow
+def test_agreements_and_disagreements():
+    reports = testing.run_in_processes(communication_workers.disagree, 2)
+    for worker, report in enumerate(reports):
+        for i, values in enumerate(report["values"]):
+            assert values == [{"worker": w, "round": i} for w in range(2)]
+        assert report["big"] == [5 << 20, (5 << 20) + 1]
+
+        kind, text = report["differ"]
+        assert kind == "ValueError"
+        assert "do not agree on arguments: lr[1] is 0.2 on worker 0 (127.0.0.1:" in text
+        assert "but 1.2 on worker 1 (127.0.0.1:" in text
+
+        kind, text = report["swapped"]
+        assert kind == "ValueError"
+        assert "do not agree on gradients: [0] is 'first, shape [8], float32, bucket 0'" in text
+        assert "but 'second, shape [8], float32, bucket 0' on worker 1" in text
+
+        kind, text = report["missing"]
+        assert kind == "ValueError"
+        assert "[1] is 'second, shape [8], float32, bucket 0'" in text
+        assert "but absent on worker 1" in text
+
+        assert report["right"] == [[[2.0] * 8] * 2]
+        if worker == 0:
+            kind, text = report["alone"]
+            assert kind == "TimeoutError"
+            assert "no word on alone from worker 1 (127.0.0.1:" in text
+            assert 2 <= report["alone seconds"] < 10
