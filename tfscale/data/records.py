@@ -48,7 +48,7 @@ def find(data_dir, split="train", on_error="raise"):
         folders = sorted({os.path.dirname(path) for path in paths})
         if len(folders) > 1:
             raise ValueError(f"{data_dir!r} matches files of several folders: {folders[:3]}")
-        return _say_empty(scan_lib.scan(paths, split, on_error))
+        return _say_empty(scan_lib.scan(paths, split, on_error)[0])
     found = index_lib.load(data_dir, split)
     if found is None:
         return _say_empty(_index_again(data_dir, split, on_error))
@@ -81,7 +81,9 @@ def _index_again(data_dir, split, on_error):
             f"(working directory {os.getcwd()}); {data_dir} {holds}. Make records with: "
             f"python -m tfscale.data.prepare --source=IMAGES --output={data_dir}"
         )
-    found = scan_lib.scan(paths, split, on_error)
+    found, whole = scan_lib.scan(paths, split, on_error)
+    if not whole:
+        return found  # written down, the lost records would never be missed again
     try:
         logger.info("index written: %s", found.save())
     except (OSError, tf.errors.OpError) as error:

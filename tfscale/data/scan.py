@@ -98,13 +98,13 @@ def scan(paths, split, on_error="raise"):
             with a warning that says how many bytes are lost.
 
     Returns:
-        `index.RecordIndex`.
+        `(index, whole)`: `index.RecordIndex`, and whether no file was given up.
 
     Raises:
         ValueError: for a damaged file, unless skipping; if no file holds a record.
     """
     logger.info("no index: reading %d file(s) of split %r once to build it", len(paths), split)
-    shards, labels, said = [], collections.Counter(), time.monotonic()
+    shards, labels, said, whole = [], collections.Counter(), time.monotonic(), True
     for number, path in enumerate(paths):
         lengths = []
         try:
@@ -117,6 +117,7 @@ def scan(paths, split, on_error="raise"):
         except ValueError as error:
             if on_error == "raise":
                 raise
+            whole = False
             lost = tf.io.gfile.stat(path).length - sum(lengths) - index_lib.FRAME * len(lengths)
             logger.warning("%s; the %d bytes from there on are lost", error, lost)
         if not lengths:
@@ -126,4 +127,5 @@ def scan(paths, split, on_error="raise"):
     labels.pop(None, None)
     if not any(shard.lengths for shard in shards):
         raise ValueError(f"none of the {len(paths)} file(s) of split {split!r} holds a record")
-    return index_lib.RecordIndex(os.path.dirname(paths[0]), split, tuple(shards), labels)
+    folder = os.path.dirname(paths[0])
+    return index_lib.RecordIndex(folder, split, tuple(shards), labels), whole

@@ -1,0 +1,258 @@
+"""Image folders to records."""
+
+import io
+import logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from tests import record_files
+from tfscale.data import check, images, index, prepare, reading, sources, writing
+
+
+@pytest.fixture(autouse=True)
+def show(caplog):
+    caplog.set_level(logging.INFO, "tfscale")
+
+
+def make(root, counts, nested=""):
+    """A class-per-folder directory with `counts` JPEGs a class."""
+    for label, (name, count) in enumerate(counts.items()):
+        folder = root / name / nested
+        folder.mkdir(parents=True)
+        for number in range(count):
+            (folder / f"{number}.jpg").write_bytes(
+                record_files.encode(record_files.picture(10 * label + number))
+            )
+    return root
+
+
+def examples(found):
+    """The parsed examples of an index, in record order."""
+    return [
+        tf.train.Example.FromString(payload).features.feature
+        for path in found.paths
+        for payload in tf.data.TFRecordDataset(path).as_numpy_iterator()
+    ]
+
+
+def value(features, name):
+    field = features[name]
+    return (field.bytes_list.value or field.int64_list.value)[0]
+
+
+def test_folders_to_records(tmp_path):
+    source = make(tmp_path / "in", {"owl": 10, "ape": 6})
+    written = prepare.prepare(source, tmp_path / "out", num_shards=3, validation_fraction=0.2)
+    assert {split: found.num_records for split, found in written.items()} == {
+        "train": 13, "validation": 3}  # fmt: skip
+    found = written["train"]
+    assert found.class_names == ("ape", "owl") and found.label_counts == {0: 5, 1: 8}
+    assert [shard.name for shard in found.shards] == [
+        f"train-{i:05d}-of-00003.tfrecord" for i in range(3)
+    ]
+    assert index.load(tmp_path / "out", "train") == found
+    names = []
+    for features in examples(found) + examples(written["validation"]):
+        name = value(features, reading.FILENAME).decode()
+        names.append(name)
+        encoded = value(features, reading.ENCODED)
+        assert encoded == (source / name).read_bytes()  # kept byte for byte
+        folder = name.split("/")[0]
+        assert value(features, reading.TEXT).decode() == folder
+        assert value(features, reading.LABEL) == ["ape", "owl"].index(folder)
+        assert (value(features, reading.HEIGHT), value(features, reading.WIDTH)) == (48, 64)
+        assert value(features, reading.FORMAT) == b"JPEG"
+    everything = sorted(p.relative_to(source).as_posix() for p in source.rglob("*.jpg"))
+    assert sorted(names) == everything and names != sorted(names)
+    assert not check.check(tmp_path / "out", log=lambda _: None)
+    batch = next(iter(images.train_dataset(tmp_path / "out", 8, 16)))
+    assert batch[0].shape == (8, 16, 16, 3)
+
+
+def test_same_source_same_bytes_and_done_is_done(tmp_path, caplog):
+    source = make(tmp_path / "in", {"a": 5, "b": 5})
+    for out in ("x", "y"):
+        prepare.prepare(source, tmp_path / out, image_size=20)
+    files = sorted(path.name for path in (tmp_path / "x").iterdir())
+    assert len(files) == 4 and files == sorted(path.name for path in (tmp_path / "y").iterdir())
+    for name in files:
+        assert (tmp_path / "x" / name).read_bytes() == (tmp_path / "y" / name).read_bytes()
+    before = {name: (tmp_path / "x" / name).stat().st_mtime_ns for name in files}
+    caplog.clear()
+    prepare.prepare(source, tmp_path / "x", image_size=20)
+    assert "already there, 8 records" in caplog.text
+    assert before == {name: (tmp_path / "x" / name).stat().st_mtime_ns for name in files}
+
+
+def test_a_stopped_run_goes_on_and_a_half_written_shard_is_written_again(tmp_path, monkeypatch):
+    source = make(tmp_path / "in", {"a": 8, "b": 8})
+    wanted = prepare.prepare(source, tmp_path / "whole", num_shards=4, validation_fraction=0)
+    serialise, calls = writing.from_file, []
+
+    def stopped(*arguments):
+        calls.append(arguments)
+        if len(calls) == 10:
+            raise KeyboardInterrupt
+        return serialise(*arguments)
+
+    monkeypatch.setattr(writing, "from_file", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        prepare.prepare(source, tmp_path / "out", num_shards=4, validation_fraction=0)
+    kept = sorted((tmp_path / "out").glob("*.tfrecord"))
+    assert 1 <= len(kept) < 4 and list((tmp_path / "out").glob("*.partial"))
+    assert index.load(tmp_path / "out", "train") is None
+    times = [path.stat().st_mtime_ns for path in kept]
+    monkeypatch.setattr(writing, "from_file", serialise)
+    found = prepare.prepare(source, tmp_path / "out", num_shards=4, validation_fraction=0)
+    assert times == [path.stat().st_mtime_ns for path in kept]
+    assert found["train"].digest() == wanted["train"].digest()
+    for shard in found["train"].shards:
+        one, other = tmp_path / "out" / shard.name, tmp_path / "whole" / shard.name
+        assert one.read_bytes() == other.read_bytes()
+    assert not list((tmp_path / "out").glob("*.partial")) + list((tmp_path / "out").glob(".*"))
+
+
+def test_another_source_or_other_options_are_noticed(tmp_path):
+    source = make(tmp_path / "in", {"a": 5, "b": 5})
+    prepare.prepare(source, tmp_path / "out")
+    with pytest.raises(ValueError, match="already holds records.*changed since: quality"):
+        prepare.prepare(source, tmp_path / "out", quality=50)
+    (source / "a" / "new.jpg").write_bytes(record_files.encode(record_files.picture(99)))
+    with pytest.raises(ValueError, match="changed since: source"):
+        prepare.prepare(source, tmp_path / "out")
+    written = prepare.prepare(source, tmp_path / "out", overwrite=True)
+    assert sum(found.num_records for found in written.values()) == 11
+    record_files.write(tmp_path, [3], split="train")
+    with pytest.raises(ValueError, match="no note of their source"):
+        prepare.prepare(source, tmp_path)
+
+
+def test_other_formats_become_jpegs_of_the_right_picture(tmp_path):
+    folder = tmp_path / "in" / "all"
+    folder.mkdir(parents=True)
+    image = Image.fromarray(record_files.picture(5))
+    image.save(folder / "a.png")
+    image.convert("RGBA").save(folder / "b.png")
+    image.save(folder / "c.webp", lossless=True)
+    image.save(folder / "d.jpg", "WEBP", lossless=True)  # named wrongly
+    image.save(folder / "e.bmp")
+    image.convert("CMYK").save(folder / "f.jpg", quality=100, subsampling=0)
+    image.convert("L").save(folder / "g.jpeg", quality=95)
+    image.convert("L").save(folder / "h.png")
+    found = prepare.prepare(tmp_path / "in", tmp_path / "out", validation_fraction=0)["train"]
+    for features in examples(found):
+        encoded, name = value(features, reading.ENCODED), value(features, reading.FILENAME).decode()
+        stored = Image.open(io.BytesIO(encoded))
+        assert stored.format == "JPEG" and stored.mode in ("RGB", "L"), name
+        original = np.asarray(Image.open(tmp_path / "in" / name).convert("RGB")).astype(int)
+        assert np.abs(np.asarray(stored.convert("RGB")) - original).max() <= 12, name
+        kept = name.endswith("g.jpeg")
+        assert (encoded == (tmp_path / "in" / name).read_bytes()) == kept
+
+
+def test_resizing_reduces_the_short_side(tmp_path):
+    source = make(tmp_path / "in", {"a": 2})
+    (source / "a" / "small.jpg").write_bytes(record_files.encode(record_files.picture(1, 10, 12)))
+    found = prepare.prepare(source, tmp_path / "out", image_size=24, validation_fraction=0)["train"]
+    sizes = {value(f, reading.FILENAME): (value(f, reading.HEIGHT), value(f, reading.WIDTH))
+             for f in examples(found)}  # fmt: skip
+    assert sizes == {b"a/0.jpg": (24, 32), b"a/1.jpg": (24, 32), b"a/small.jpg": (10, 12)}
+
+
+def test_bad_pictures_raise_or_are_counted(tmp_path, caplog):
+    source = make(tmp_path / "in", {"a": 4, "b": 4})
+    whole = (source / "a" / "0.jpg").read_bytes()
+    (source / "a" / "0.jpg").write_bytes(whole[: len(whole) // 2])
+    (source / "b" / "1.jpg").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"a/0.jpg \(\d+ bytes\): truncated JPEG|1.jpg .*zero byt"):
+        prepare.prepare(source, tmp_path / "x", validation_fraction=0)
+    found = prepare.prepare(source, tmp_path / "out", validation_fraction=0, on_error="skip")
+    assert found["train"].num_records == 6 and "2 of 8 pictures skipped" in caplog.text
+    assert "truncated JPEG" in caplog.text and "zero bytes" in caplog.text
+
+
+def test_odd_folders(tmp_path, caplog):
+    source = make(tmp_path / "in", {"été": 3, "日本": 3}, nested="deep/er")
+    (source / "empty").mkdir()
+    (source / ".hidden").mkdir()
+    (source / ".hidden" / "x.jpg").write_bytes(b"no")
+    (source / "été" / ".DS_Store").write_bytes(b"no")
+    (source / "été" / "notes.txt").write_text("no")
+    (source / "loose.jpg").write_bytes(b"no")
+    splits, class_names = sources.find(source, 0)
+    assert class_names == ("empty", "été", "日本") and len(splits["train"]) == 6
+    assert "empty holds no pictures" in caplog.text and "1 x .txt" in caplog.text
+    assert "loose.jpg" in caplog.text and "in no class folder" in caplog.text
+    found = prepare.prepare(source, tmp_path / "out", validation_fraction=0)["train"]
+    assert index.load(tmp_path / "out", "train").class_names == class_names
+    assert found.label_counts == {1: 3, 2: 3}
+    (source / "empty" / "scan.tiff").write_bytes(b"no")
+    with pytest.raises(ValueError, match="scan.tiff; convert them"):
+        sources.find(source)
+    assert "in formats" not in caplog.text
+    sources.find(source, on_error="skip")
+    assert "in formats that TensorFlow cannot read" in caplog.text
+
+
+def test_no_source_no_classes_no_pictures(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        sources.find(str(tmp_path / "absent"))
+    with pytest.raises(ValueError, match="no class folders"):
+        sources.find(tmp_path)
+    (tmp_path / "a").mkdir()
+    with pytest.raises(ValueError, match="holds no pictures"):
+        sources.find(tmp_path)
+    with pytest.raises(ValueError, match=r"outside \[0, 1\)"):
+        sources.find(make(tmp_path / "in", {"a": 1}), 1.0)
+
+
+def test_source_with_its_own_validation_folder(tmp_path):
+    make(tmp_path / "in" / "train", {"a": 3, "b": 3})
+    make(tmp_path / "in" / "val", {"a": 2, "b": 1})
+    written = prepare.prepare(tmp_path / "in", tmp_path / "out")
+    counts = {split: found.num_records for split, found in written.items()}
+    assert counts == {"train": 6, "validation": 3}
+    (tmp_path / "in" / "val" / "c").mkdir()
+    with pytest.raises(ValueError, match=r"different classes: \['c'\]"):
+        sources.find(tmp_path / "in")
+
+
+def test_held_out_pictures_are_of_every_class_and_depend_on_the_seed(tmp_path):
+    source = make(tmp_path / "in", {"a": 20, "b": 2, "c": 1})
+    splits, _ = sources.find(source, 0.25, seed=1)
+    labels = [picture.label for picture in splits["validation"]]
+    assert labels == [0] * 5 + [1]
+    assert sources.find(source, 0.25, seed=1)[0] == splits
+    assert sources.find(source, 0.25, seed=2)[0] != splits
+    assert set(sources.find(source, 0)[0]) == {"train"}
+
+
+def test_arrays_to_records(tmp_path):
+    pictures = [(record_files.picture(i, 8, 8)[..., 0], i % 3) for i in range(9)]
+    found = prepare.prepare_arrays(iter(pictures), tmp_path, "train", "xyz", num_shards=2)
+    assert found.num_records == 9 and found.class_names == ("x", "y", "z")
+    for features in examples(found):
+        number = int(value(features, reading.FILENAME).decode()[:8])
+        decoded = tf.io.decode_jpeg(value(features, reading.ENCODED)).numpy()[..., 0]
+        assert np.abs(decoded.astype(int) - pictures[number][0]).max() < 12
+        assert value(features, reading.LABEL) == pictures[number][1]
+    for image, label, message in (
+        (np.zeros([4, 4], np.float32), 0, "float32; wanted uint8"),
+        (np.zeros([4, 4, 2], np.uint8), 0, r"\(4, 4, 2\)"),
+        (np.zeros([4, 4, 3], np.uint8), 3, r"label 3 is outside \[0, 3\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            prepare.prepare_arrays([(image, label)], tmp_path / "x", "train", "xyz")
+
+
+def test_command_line(tmp_path, capsys):
+    source = make(tmp_path / "in", {"a": 3, "b": 3})
+    arguments = [f"--source={source}", f"--output={tmp_path / 'out'}", "--image_size=16"]
+    assert prepare.main([*arguments, "--validation_fraction=0.34"]) == 0
+    shown = capsys.readouterr().out
+    assert "train: 4 records of 2 classes in 1 shard(s)" in shown and "validation: 2" in shown
+    assert prepare.main(["--source=/absent", f"--output={tmp_path}"]) == 1
+    assert "prepare: no folder '/absent'" in capsys.readouterr().err
