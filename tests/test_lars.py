@@ -1,5 +1,6 @@
 """LARS step by step: by hand, against NumPy, and against tf-models-official."""
 
+import doctest
 import itertools
 
 import numpy as np
@@ -8,6 +9,8 @@ import tensorflow as tf
 
 from tests import references_lars as reference
 from tfscale import keras
+from tfscale.optimizers import lars as lars_module
+from tfscale.optimizers import trust_ratio as trust_ratio_module
 from tfscale.optimizers.lars import LARS
 from tfscale.optimizers.trust_ratio import trust_ratio
 
@@ -310,3 +313,10 @@ def test_bad_arguments_are_named(kwargs, words):
 
 def test_no_weight_decay_may_be_written_none():
     assert LARS(1.0, weight_decay=None).weight_decay == 0.0
+
+
+@pytest.mark.parametrize("module", [lars_module, trust_ratio_module])
+def test_examples_run(module):
+    results = doctest.testmod(module)
+    assert results.attempted > 0
+    assert results.failed == 0

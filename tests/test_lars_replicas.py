@@ -200,3 +200,28 @@ def test_the_ratio_is_that_of_the_global_batch():
     ratio = float(trust_ratio(tf.constant(w), tf.constant(total)))
     for copy in strategy.experimental_local_results(variable):
         np.testing.assert_allclose(copy.numpy(), w - ratio * total, rtol=1e-6)
+
+
+def test_sparse_gradients_of_embeddings_do_not_depend_on_the_replicas():
+    words = RANDOM.randint(0, 5, [STEPS * BATCH, 3])  # of 7: two rows never get a gradient
+
+    def run(replicas):
+        strategy = mirrored(replicas)
+        with strategy.scope():
+            keras.utils.set_random_seed(3)
+            model = keras.Sequential(
+                [
+                    keras.layers.Embedding(7, 4, input_length=3),
+                    keras.layers.Flatten(),
+                    keras.layers.Dense(2),
+                ]
+            )
+            model.compile(optimizer_of(), "mse")
+        model.fit(words, LABELS, batch_size=BATCH, shuffle=False, verbose=0)
+        table = model.layers[0].embeddings
+        copies = [copy.numpy() for copy in strategy.experimental_local_results(table)]
+        for copy in copies:
+            np.testing.assert_array_equal(copy, copies[0])
+        return model.get_weights()
+
+    assert_all_close(run(2), run(1), rtol=1e-5, atol=1e-6)

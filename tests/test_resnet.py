@@ -1,5 +1,6 @@
 """ResNets against tf-models-official's and Keras's, layer by layer and as a whole."""
 
+import doctest
 import functools
 
 import numpy as np
@@ -293,3 +294,10 @@ def test_bad_arguments_are_named(kwargs, words):
     arguments = dict(depths=(1, 1), widths=(4, 4), input_shape=(32, 32, 3), num_classes=2)
     with pytest.raises(ValueError, match=words):
         resnet.resnet(**{**arguments, **kwargs})
+
+
+@pytest.mark.slow
+def test_examples_run():
+    results = doctest.testmod(resnet)
+    assert results.attempted > 0
+    assert results.failed == 0

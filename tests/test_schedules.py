@@ -1,5 +1,7 @@
 """Linear warm-up and linear scaling against NumPy."""
 
+import doctest
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -159,3 +161,9 @@ def test_linear_scaling_rule():
 def test_linear_scaling_rule_refuses(args, words):
     with pytest.raises(ValueError, match=words):
         schedules.scale_learning_rate(*args)
+
+
+def test_examples_run():
+    results = doctest.testmod(schedules)
+    assert results.attempted > 0
+    assert results.failed == 0

@@ -36,6 +36,7 @@ def resnet50(input_shape=(224, 224, 3), num_classes=1000, norm=None, name="resne
 
     Example:
 
+    >>> import tensorflow as tf
     >>> model = resnet50(num_classes=10)
     >>> model(tf.zeros([1, 224, 224, 3], tf.uint8)).shape
     TensorShape([1, 10])

@@ -72,6 +72,7 @@ class LinearWarmup(keras.optimizers.schedules.LearningRateSchedule):
 
     Example:
 
+    >>> from tfscale import keras
     >>> steps, warmup = 1000, 100
     >>> decay = keras.optimizers.schedules.PolynomialDecay(8.0, steps - warmup, 1e-4, power=2.0)
     >>> rate = LinearWarmup(decay, warmup)

@@ -29,8 +29,10 @@ def trust_ratio(
 
     Example:
 
-    >>> trust_ratio(tf.constant([3.0, 4.0]), tf.constant([0.6, 0.8])).numpy()
-    0.005
+    >>> import tensorflow as tf
+    >>> ratio = trust_ratio(tf.constant([3.0, 4.0]), tf.constant([0.6, 0.8]))
+    >>> print(f"{ratio.numpy():.4f}")
+    0.0050
 
     Reference: You, Gitman, Ginsburg 2017, https://arxiv.org/abs/1708.03888, equation 6.
     """
