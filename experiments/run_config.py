@@ -3,9 +3,7 @@
 import dataclasses
 from typing import Literal
 
-
-def _field(default, text):
-    return dataclasses.field(default=default, metadata={"help": text})
+from tfscale.config import field as _field
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +27,9 @@ class RunConfig:
     model: Literal["resnet_small", "resnet50"] = _field("resnet_small", "architecture")
     image_size: int = _field(16, "height and width of the images that the model sees, in pixels")
     min_crop_area: float = _field(0.6, "smallest share of the image that a training crop keeps")
+    eval_crop_fraction: float = _field(
+        1.0, "share of the short side that the centre crop of evaluation keeps"
+    )
     flip: bool = _field(False, "flip training images left to right at random")
     norm_group_size: int | None = _field(
         None, "replicas that share batch-norm statistics; none = all of them, 1 = each its own"

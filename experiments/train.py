@@ -23,7 +23,7 @@ from experiments.quickstart import config as quickstart
 from experiments.quickstart.datasets import ensure_records
 from tfscale.cluster import ClusterConfig
 from tfscale.config import parse
-from tfscale.preflight import PreflightError, meet
+from tfscale.preflight import meet
 
 CONFIGS = {
     "quickstart": quickstart.digits,
@@ -38,16 +38,17 @@ def main(argv=None):
     run = parse(
         sys.argv[1:] if argv is None else argv, CONFIGS, default="quickstart", program=__file__
     )
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    logging.getLogger("absl").setLevel(logging.ERROR)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
+    logging.getLogger("tfscale").setLevel(logging.INFO)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         cluster = ClusterConfig.from_env()
         if run.dataset != "records" and cluster.is_leader:
-            ensure_records(run.dataset, run.records_dir)
+            ensure_records(run.dataset, Path(run.records_dir).resolve())
         # Before TensorFlow loads: a missing worker shows in seconds, not after minutes of silence.
         meet(cluster, declared=declarations(run), timeout_seconds=run.start_timeout)
         return train(run, cluster)
-    except (ValueError, FileNotFoundError, PreflightError) as error:
+    except (ValueError, OSError, RuntimeError) as error:
         if os.environ.get("TFSCALE_TRACEBACK"):
             raise
         print(f"error: {error}", file=sys.stderr, flush=True)
@@ -68,7 +69,6 @@ def declarations(run):
 def train(run, cluster):
     start = time.monotonic()
     model_dir = Path(run.model_dir)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
     from tfscale import callbacks, data, distribute, keras, precision
     from tfscale.export import export
@@ -89,13 +89,31 @@ def train(run, cluster):
 
     # ------------------------------------------------------------------ data
     contract = data.records.describe(
-        run.records_dir, run.train_split, run.global_batch_size, num_replicas=topology.num_replicas
+        run.records_dir,
+        run.train_split,
+        run.global_batch_size,
+        num_replicas=topology.num_replicas,
+        num_workers=topology.workers,
+        seed=run.seed,
     )
+    # Before the first step: workers with other records would train without any error.
     distribute.agree(strategy, "data", contract.fingerprint())
     resume = callbacks.CheckpointAndResume(
         model_dir / "checkpoints",
         save_every=run.save_every,
-        state={"data": contract.fingerprint(), "seed": run.seed},
+        state={"data": contract.fingerprint(), "model": run.model, "image_size": run.image_size},
+    )
+    if resume.is_complete(run.epochs) and (model_dir / "summary.json").exists():
+        if cluster.is_leader:
+            print(f"{model_dir} is already complete: {run.epochs} epochs, see summary.json there")
+        return 0
+
+    held_out = data.records.describe(
+        run.records_dir,
+        run.eval_split,
+        run.global_batch_size,
+        num_replicas=topology.num_replicas,
+        num_workers=topology.workers,
     )
 
     def train_data(context):
@@ -109,7 +127,7 @@ def train(run, cluster):
             cache=None if run.cache == "none" else run.cache,
             initial_step=resume.initial_step,
             on_error=run.on_error,
-            min_area=run.min_crop_area,
+            area_range=(run.min_crop_area, 1.0),
             flip=run.flip,
         )
 
@@ -120,6 +138,7 @@ def train(run, cluster):
             run.image_size,
             input_context=context,
             split=run.eval_split,
+            crop_fraction=run.eval_crop_fraction,
             on_error=run.on_error,
         )
 
@@ -134,21 +153,23 @@ def train(run, cluster):
 
     # ------------------------------------------------------------------ fit
     throughput = callbacks.Throughput(run.global_batch_size)
+    validation = strategy.distribute_datasets_from_function(eval_data)
     model.fit(
         strategy.distribute_datasets_from_function(train_data),
         epochs=run.epochs,
         steps_per_epoch=contract.steps_per_epoch,
-        validation_data=strategy.distribute_datasets_from_function(eval_data),
+        validation_data=validation,
+        validation_steps=held_out.steps_per_epoch,
         verbose=0,
         callbacks=[
             throughput,
-            resume,
-            callbacks.TensorBoard(model_dir / "logs"),
+            callbacks.TensorBoard(model_dir / "logs", run.global_batch_size),
             callbacks.Progress(run.global_batch_size),
+            resume,
         ],
     )
     results = model.evaluate(
-        strategy.distribute_datasets_from_function(eval_data), verbose=0, return_dict=True
+        validation, steps=held_out.steps_per_epoch, verbose=0, return_dict=True
     )
     if run.export:
         export(
@@ -170,6 +191,8 @@ def train(run, cluster):
     }
     if cluster.is_leader:
         write_json(model_dir / "summary.json", summary)
+    # A worker that leaves while another still works looks like one that died.
+    distribute.gather_values(strategy, "finished", True, timeout_seconds=600)
     return 0
 
 
@@ -177,7 +200,9 @@ def build_model(run, num_classes):
     from tfscale import layers, models
 
     def norm(**kwargs):
-        return layers.GroupedSyncBatchNormalization(group_size=run.norm_group_size, **kwargs)
+        return layers.GroupedSyncBatchNormalization(
+            group_size=run.norm_group_size, momentum=0.9, epsilon=1e-5, **kwargs
+        )
 
     build = getattr(models.resnet, run.model)
     shape = (run.image_size, run.image_size, 3)

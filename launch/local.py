@@ -8,8 +8,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from tfscale.ports import reserve_ports
 from tfscale.processes import run_group
+from tfscale.rendezvous.ports import reserve_ports
 
 from .arguments import ArgumentParser, positive_int, positive_seconds, split_at_dashes
 from .local_job import LocalJob, commands

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tfscale.cluster import ClusterConfig
 from tfscale.processes import Command
-from tfscale.proxies import exempt
+from tfscale.rendezvous.proxies import exempt
 
 from .machine import available_cores, visible_gpus
 

@@ -14,7 +14,7 @@ import pytest
 
 from launch import cli, local, local_job, machine
 from tfscale.cluster import ClusterConfig
-from tfscale.ports import reserve_ports
+from tfscale.rendezvous.ports import reserve_ports
 
 ROOT = Path(__file__).parent.parent
 SHOW_ENVIRONMENT = """

@@ -15,9 +15,9 @@ import time
 import pytest
 
 from tfscale.cluster import ClusterConfig
-from tfscale.ports import port_is_free, reserve_ports
 from tfscale.preflight import PreflightError, has_met, meet
-from tfscale.proxies import exempt, proxy_warning
+from tfscale.rendezvous.ports import port_is_free, reserve_ports
+from tfscale.rendezvous.proxies import exempt, proxy_warning
 
 DECLARED = {"tfscale": "0.1.0", "devices_per_worker": "2", "arguments": "--epochs=3"}
 

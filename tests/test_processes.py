@@ -11,9 +11,9 @@ import time
 
 import pytest
 
-from tfscale.output import LineOutput
-from tfscale.ports import port_is_free, reserve_ports
+from tfscale.process_group.output import LineOutput
 from tfscale.processes import Command, run_group
+from tfscale.rendezvous.ports import port_is_free, reserve_ports
 
 
 def python(name, code, **options):
@@ -317,7 +317,7 @@ def test_too_many_ports():
 
 def test_locks_end_with_the_process_even_when_killed():
     code = (
-        "import time; from tfscale.ports import reserve_ports; r = reserve_ports(1);"
+        "import time; from tfscale.rendezvous.ports import reserve_ports; r = reserve_ports(1);"
         "print(r.ports[0], flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -332,7 +332,7 @@ def test_locks_end_with_the_process_even_when_killed():
 
 def test_many_processes_reserve_at_once_without_a_clash():
     code = (
-        "import sys; from tfscale.ports import reserve_ports; r = reserve_ports(40);"
+        "import sys; from tfscale.rendezvous.ports import reserve_ports; r = reserve_ports(40);"
         "print(*r.ports, flush=True); sys.stdin.read()"
     )
     processes = [

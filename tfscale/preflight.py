@@ -8,7 +8,7 @@ import json
 import os
 
 from tfscale.addresses import split_address
-from tfscale.proxies import proxy_warning
+from tfscale.rendezvous.proxies import proxy_warning
 from tfscale.rendezvous.channels import MAX_LINE_BYTES
 from tfscale.rendezvous.leader import Leader
 from tfscale.rendezvous.member import Member

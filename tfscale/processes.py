@@ -14,8 +14,8 @@ import threading
 import time
 from pathlib import Path
 
-from tfscale.commands import Command, RunningCommand
-from tfscale.group_result import GroupResult
+from tfscale.process_group.commands import Command, RunningCommand
+from tfscale.process_group.group_result import GroupResult
 
 __all__ = ["Command", "GroupResult", "run_group"]
 
@@ -101,7 +101,12 @@ class _Group:
 
     def __enter__(self):
         self._watchdog = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(__file__).with_name("_watchdog.py"))]
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                str(Path(__file__).parent / "process_group" / "watchdog.py"),
+            ]
             + [str(self._grace_seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

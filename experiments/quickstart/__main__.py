@@ -6,6 +6,7 @@ go to the training program (`python experiments/train.py --help` lists them).
 
 import argparse
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def main(argv=None):
+    # TensorFlow's own remarks about the machine would bury the progress display.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     args, train_flags = arguments(sys.argv[1:] if argv is None else argv)
     model_dir = Path(args.model_dir)
     summary_file = model_dir / "summary.json"
@@ -59,20 +62,19 @@ def arguments(argv):
 
 
 def prepare(args, model_dir):
-    """Writes JPEG TFRecord shards unless they are there; returns their folder."""
-    output = model_dir / "records"
+    """The folder of records: the user's own, or made of their images; None for built-in sets.
+
+    The training program writes those itself.
+    """
     if args.data_dir is None:
-        from experiments.quickstart.datasets import ensure_records
-
-        ensure_records(args.dataset, output)
-        return output
-    from tfscale.data.prepare import prepare_folder
-
+        return None
     source = Path(args.data_dir)
-    if list(source.glob("*.tfrecord*")) or list(source.glob("*/*.tfrecord*")):
+    if list(source.glob("*.tfrecord*")) or list(source.glob("*.index.json")):
         return source
-    prepare_folder(source, output)
-    return output
+    from tfscale.data.prepare import prepare as prepare_folder
+
+    prepare_folder(source, model_dir / "records")
+    return model_dir / "records"
 
 
 def launch(args, config, records, train_flags):
@@ -86,7 +88,7 @@ def launch(args, config, records, train_flags):
             str(ROOT / "experiments" / "train.py"),
             "--",
             f"--config={config}",
-            f"--data_dir={records}",
+            *([f"--data_dir={records}"] if records else []),
             f"--model_dir={args.model_dir}",
             *train_flags,
         ]

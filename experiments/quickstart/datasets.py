@@ -6,10 +6,14 @@ dataset-fashion-mnist where it is installed, and from Keras's loader otherwise.
 """
 
 import gzip
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 FASHION_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 FASHION_CLASSES = (
     "t-shirt", "trouser", "pullover", "dress", "coat",
@@ -72,10 +76,40 @@ def fashion_mnist(folder=FASHION_FOLDER):
 DATASETS = {"digits": digits, "fashion_mnist": fashion_mnist}
 
 
-def ensure_records(name, output):
+def write_records(name, output):
     """Writes the data set's JPEG shards into `output`, unless they are complete there."""
     from tfscale.data.prepare import prepare_arrays
 
     splits, class_names = DATASETS[name]()
     for split, (images, labels) in splits.items():
-        prepare_arrays(images, labels, output, split=split, class_names=class_names)
+        prepare_arrays(zip(images, labels, strict=True), output, split, class_names)
+
+
+def ensure_records(name, output):
+    """`write_records` in a process of its own: writing JPEGs starts TensorFlow.
+
+    A process in which TensorFlow has started can't set up its devices for training any more.
+
+    Raises:
+        RuntimeError: if the records could not be written; the process has said why.
+    """
+    if all(Path(output, f"{split}.index.json").exists() for split in ("train", "validation")):
+        return
+    command = [sys.executable, "-m", "experiments.quickstart.datasets", name, str(output)]
+    without_cluster = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
+    code = subprocess.run(command, cwd=ROOT, env=without_cluster).returncode
+    if code:
+        raise RuntimeError(f"writing the records of {name} into {output} failed, see above")
+
+
+def main():
+    try:
+        write_records(*sys.argv[1:])
+    except (ImportError, OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -132,6 +132,7 @@ def from_records(strategy, folder):
     history = model.fit(
         strategy.distribute_datasets_from_function(train),
         validation_data=strategy.distribute_datasets_from_function(held_out),
+        validation_steps=5,
         epochs=2,
         steps_per_epoch=4,
         verbose=0,

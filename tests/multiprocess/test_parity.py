@@ -33,7 +33,8 @@ def records(tmp_path_factory):
     labels = rng.integers(0, parity_runs.CLASSES, 37)
     pixels = rng.integers(0, 80, (37, 24, 20, 3)) + 80 * labels[:, None, None, None]
     names = [str(i) for i in range(parity_runs.CLASSES)]
-    prepare_arrays(pixels.astype(np.uint8), labels, folder, split="train", class_names=names)
+    examples = zip(pixels.astype(np.uint8), labels, strict=True)
+    prepare_arrays(examples, str(folder), "train", names)
     return str(folder)
 
 

@@ -7,8 +7,8 @@ import time
 import uuid
 
 from tfscale.addresses import split_address
-from tfscale.ports import is_local, open_listener
 from tfscale.rendezvous.channels import Channel, Resolver
+from tfscale.rendezvous.ports import is_local, open_listener
 
 PROTOCOL = 1
 TICK_SECONDS = 0.05

@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 
-from tfscale.output import LineOutput
+from tfscale.process_group.output import LineOutput
 
 _DRAIN_SECONDS = 0.5
 

@@ -3,7 +3,7 @@
 import dataclasses
 import signal
 
-from tfscale.commands import describe_exit_code
+from tfscale.process_group.commands import describe_exit_code
 
 
 @dataclasses.dataclass(frozen=True)
