@@ -61,6 +61,12 @@ def test_workers_that_do_not_share_a_directory_are_told_so(cluster_2x2):
         assert "step 20 in" in message and "step none in" in message
 
 
+def test_a_callback_on_the_leader_only_is_found_out(cluster_2x2):
+    _, _, (leader, _) = cluster_2x2
+    assert "no word on the checkpoint to resume from" in leader["alone"]
+    assert "within 2 s" in leader["alone"]
+
+
 def test_one_display_and_one_log_for_the_job(cluster_2x2):
     folder, _, found = cluster_2x2
     lines = (folder / "progress-0.txt").read_text().splitlines()

@@ -6,7 +6,9 @@ double. Here each replica's loss counts by its share of the examples:
 
     loss_r = n_r / n * mean_r(loss)        n = sum of n_r over the replicas
 
-Regularisation losses do not depend on the examples and keep the weight 1/R.
+Where entries are masked, the unmasked ones count in place of the examples. Regularisation
+losses, and what layers add with `add_loss`, keep the weight 1/R: most do not depend on the
+examples, and Keras does not say which of them do.
 """
 
 import functools
@@ -26,7 +28,8 @@ def install(strategy):
     Two things change, for this strategy only, and only where it has more than one replica:
     the weight of a replica's data loss (see the module's docstring), and the logs of a batch,
     which tf_keras multiplies by the number of replicas under MultiWorkerMirroredStrategy.
-    A second call changes nothing.
+    A second call changes nothing. A model with a `train_step` of its own whose logs are
+    metric results has to ask for the latter by `model.distribute_reduction_method = "first"`.
 
     Args:
         strategy: `tf.distribute.Strategy`.
@@ -35,6 +38,8 @@ def install(strategy):
     container, model = compile_utils.LossesContainer, training.Model
     if not hasattr(container.__call__, "_tfscale_stock"):
         container.__call__ = _replica_invariant(container.__call__)
+    if not hasattr(losses_utils.apply_valid_mask, "_tfscale_stock"):
+        losses_utils.apply_valid_mask = _valid_mask(losses_utils.apply_valid_mask)
     if not hasattr(model.distribute_reduction_method.fget, "_tfscale_stock"):
         stock = model.distribute_reduction_method
         model.distribute_reduction_method = property(_first_replica(stock.fget), stock.fset)
@@ -160,6 +165,19 @@ def _averaged_over(y_pred, examples):
     return examples if mask is None else tf.reduce_sum(tf.cast(mask, tf.float32))
 
 
+def _valid_mask(stock):
+    @functools.wraps(stock)
+    def apply_valid_mask(losses, sw, mask, reduction):
+        weights = stock(losses, sw, mask, reduction)
+        if mask is None or not _active():
+            return weights
+        # A replica whose entries are all masked would divide 0 by 0, where others have some.
+        return tf.where(tf.reduce_any(tf.cast(mask, tf.bool)), weights, tf.zeros_like(weights))
+
+    apply_valid_mask._tfscale_stock = stock
+    return apply_valid_mask
+
+
 def _first_replica(stock):
     @functools.wraps(stock)
     def distribute_reduction_method(self):
@@ -174,4 +192,5 @@ def _first_replica(stock):
             return "first"
         return method
 
+    distribute_reduction_method._tfscale_stock = stock
     return distribute_reduction_method

@@ -15,13 +15,15 @@ class StepCallback(keras.callbacks.Callback):
 
 
 class _StartingPoint:
-    """What `fit` asks, after `on_train_begin`, where to start."""
+    """What `fit` asks, after `on_train_begin`, where to start; it answers once."""
 
-    def __init__(self, epoch, step):
-        self._start = (epoch, step)
+    def __init__(self, model, epoch, step):
+        self._model, self._start = model, (epoch, step)
 
     def maybe_load_initial_counters_from_ckpt(self, steps_per_epoch, initial_epoch, mode):
         del steps_per_epoch, initial_epoch, mode
+        # A later `fit` of the same model, after an interrupted one, starts where it is told to.
+        self._model._training_state = None
         return self._start
 
 
@@ -33,12 +35,7 @@ def start_fit_at(model, epoch, step):
         epoch: int, from 0.
         step: int, step within the epoch, from 0.
     """
-    model._training_state = _StartingPoint(epoch, step)
-
-
-def end_fit(model):
-    """Undoes `start_fit_at`; to be called in `on_train_end`."""
-    model._training_state = None
+    model._training_state = _StartingPoint(model, epoch, step)
 
 
 def before_first_step(model, function):

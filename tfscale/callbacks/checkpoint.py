@@ -50,6 +50,9 @@ class CheckpointAndResume(training_state.StepCallback):
             resumes: seeds, the global batch size, `DataContract.fingerprint()`.
         callbacks: Keras's EarlyStopping, ReduceLROnPlateau or ModelCheckpoint objects of the
             same `fit`, whose best value and patience are to survive as well.
+        timeout_seconds: float, how long a worker waits for the others to come to the same save
+            before it raises TimeoutError and names them; it happens where not all workers
+            were given this callback.
 
     Attributes:
         initial_step: int, the global step to resume at, 0 for a new run; known before `fit`.
@@ -65,7 +68,9 @@ class CheckpointAndResume(training_state.StepCallback):
         model.fit(data, epochs=90, steps_per_epoch=625, callbacks=[resume])
     """
 
-    def __init__(self, directory, save_every=None, keep=3, state=None, callbacks=()):
+    def __init__(
+        self, directory, save_every=None, keep=3, state=None, callbacks=(), timeout_seconds=120
+    ):
         super().__init__()
         if save_every is not None and (not isinstance(save_every, int) or save_every < 1):
             raise ValueError(
@@ -75,6 +80,7 @@ class CheckpointAndResume(training_state.StepCallback):
         self._save_every = save_every
         self._state = json.loads(json.dumps(state or {}))
         self._others = tuple(callbacks)
+        self._timeout = timeout_seconds
         self._latest = self._files.latest()
         self._epoch = self._step = 0
         self._saved_at = None
@@ -137,7 +143,7 @@ class CheckpointAndResume(training_state.StepCallback):
 
     def _agree_on_start(self, strategy):
         mine = {"step": self.initial_step, "directory": str(self._files.directory)}
-        theirs = gather_values(strategy, "the checkpoint to resume from", mine)
+        theirs = gather_values(strategy, "the checkpoint to resume", mine, self._timeout)
         if len({worker["step"] for worker in theirs}) > 1:
             names = _tf_private.worker_names(strategy)
             seen = "\n".join(
@@ -149,7 +155,7 @@ class CheckpointAndResume(training_state.StepCallback):
                 "The directory must be on a file system that all workers share; or copy the "
                 "newest checkpoint to every worker, and delete the others."
             )
-        agree(strategy, "the state of the run", self._state)
+        agree(strategy, "the state of the run", self._state, self._timeout)
 
     def _check(self, position, where):
         difference = first_difference(position.state, self._state, "state")
@@ -229,7 +235,6 @@ class CheckpointAndResume(training_state.StepCallback):
             self._save()
 
     def on_train_end(self, logs=None):
-        training_state.end_fit(self.model)
         # A callback later in the list may have ended the run after the last save.
         if self._global_step > self._saved_at or (self.model.stop_training and not self._stopped):
             self._save()
@@ -241,7 +246,7 @@ class CheckpointAndResume(training_state.StepCallback):
     def _save(self):
         strategy = self.model.distribute_strategy
         # A worker that saved alone would wait in a collective for ever; this names the others.
-        agree(strategy, "the step to save", self._global_step)
+        agree(strategy, "the step to save", self._global_step, self._timeout)
         metrics = training_state.metric_variables(self.model) if self._step else []
         variables = saved_variables.all_variables(self.model)
         self._stopped = bool(self.model.stop_training)
