@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfscale.distribute import replica_groups as module
 from tfscale.distribute.replica_groups import replica_groups
+from tfscale.layers.group_moments import group_moments, normalize
 
 
 def mirrored(replicas):
@@ -162,6 +163,24 @@ def test_tpu_gathers_in_one_message_of_static_shape():
     np.testing.assert_array_equal(
         tf.get_static_value(op.inputs[1]), [[0, 1], [2, 3], [4, 5], [6, 7]]
     )
+
+
+def test_tpu_batch_norm_sends_two_messages_of_static_shape():
+    def step(groups, x):
+        x = tf.reshape(x, [5, 4])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            moments = group_moments(x, groups.gather)
+            y = normalize(x, tf.ones([4]), tf.zeros([4]), moments, 1e-3, groups.sum)
+        return tape.gradient(y, x)
+
+    graph = trace_on_tpu(step, replica_groups(StubTPUStrategy(), 2), 20)
+    sums = [op for op in graph.get_operations() if op.type == "CrossReplicaSum"]
+    assert [op.inputs[0].shape for op in sums] == [[2, 13], [8]]
+    for op in sums:
+        groups = tf.get_static_value(op.inputs[1])
+        np.testing.assert_array_equal(groups, [[0, 1], [2, 3], [4, 5], [6, 7]])
+    assert graph.structured_outputs.shape == [5, 4]
 
 
 def test_tpu_rows_add_up_to_the_gather():
