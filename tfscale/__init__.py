@@ -20,6 +20,7 @@ __getattr__, __dir__, __all__ = attach(
         "interop": None,
         "keras": "tfscale._keras",
         "layers": None,
+        "losses": None,
         "models": None,
         "optimizers": None,
         "precision": None,

@@ -6,5 +6,6 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "GroupedSyncBatchNormalization": "tfscale.layers.sync_batch_norm",
+        "merge_moving_statistics": "tfscale.layers.moving_statistics",
     },
 )
