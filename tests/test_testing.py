@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
 
@@ -58,3 +59,31 @@ def test_workers_that_hang_are_killed():
 def test_importing_testing_does_not_load_tensorflow():
     code = "import sys, tfscale.testing; sys.exit('tensorflow' in sys.modules)"
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0
+
+
+def sleep_and_tell(path):
+    with open(path, "w") as file:
+        file.write(str(os.getpid()))
+    time.sleep(60)
+
+
+def test_workers_end_with_a_killed_parent(tmp_path):
+    path = tmp_path / "pid"
+    code = (
+        "from tests import test_testing; from tfscale import testing;"
+        f"testing.run_in_processes(test_testing.sleep_and_tell, 1, args=({str(path)!r},))"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code])
+    deadline = time.monotonic() + 30
+    while not (path.exists() and path.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    parent.kill()
+    parent.wait()
+    pid = int(path.read_text())
+    while os.path.exists(f"/proc/{pid}/stat") and time.monotonic() < deadline:
+        if open(f"/proc/{pid}/stat").read().split()[2] == "Z":
+            break  # dead, and nobody's child any more
+        time.sleep(0.1)
+    else:
+        assert not os.path.exists(f"/proc/{pid}/stat")

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -163,9 +164,17 @@ def _tail(folder, index, process, lines=25):
 
 def _run_call():
     """The body of one process of `run_in_processes`."""
+    threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
     folder, index = Path(sys.argv[-2]), sys.argv[-1]
     function, args = pickle.loads((folder / "call.pickle").read_bytes())
     result = function(*args)
     partial = folder / f"partial-{index}.pickle"
     partial.write_bytes(pickle.dumps(result))
     partial.rename(folder / f"result-{index}.pickle")
+
+
+def _leave_with_parent(parent):
+    """Ends this process when its parent was killed and could not end it."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
