@@ -164,6 +164,7 @@ def test_resumed_in_mid_epoch_with_several_steps_per_execution(mirrored, tmp_pat
     assert resumed["mae"][-1] == history["mae"][-1]
 
 
+@pytest.mark.slow
 def test_loss_scale_is_resumed(mirrored, tmp_path):
     def optimizer():
         from tfscale.precision import scale_loss_optimizer
@@ -180,6 +181,7 @@ def test_loss_scale_is_resumed(mirrored, tmp_path):
     assert model.optimizer.dynamic_counter.numpy() == 0
 
 
+@pytest.mark.slow
 def test_a_finished_run_says_so_and_can_go_on(mirrored, tmp_path, caplog):
     caplog.set_level(logging.INFO, "tfscale")
     model, *_ = run(mirrored, tmp_path, epochs=2)
@@ -275,6 +277,7 @@ def test_bad_arguments(options, tmp_path):
 # ---------------------------------------------------------------- other callbacks
 
 
+@pytest.mark.slow
 def test_patience_and_best_value_survive(mirrored, tmp_path):
     def callbacks():
         return [
@@ -317,3 +320,18 @@ def test_other_number_of_replicas_goes_on_with_a_line(mirrored, tmp_path, caplog
     model, *_ = run(tf.distribute.get_strategy(), tmp_path, save_every=3)
     assert "saved by 1 workers with 2 replicas, resumed by 1 with 1" in caplog.text
     assert model.optimizer.iterations.numpy() == 20
+
+
+def test_another_plan_of_the_all_reduce_is_said(mirrored, tmp_path, caplog, monkeypatch):
+    from tfscale.distribute import all_reduce
+
+    plans = [["kernel", [4, 6], "float32", 0]]
+    plan = {"settings": {"bucket_bytes": 4}, "plans": [plans]}
+    monkeypatch.setattr(all_reduce, "plan_of", lambda strategy: plan)
+    run(mirrored, tmp_path, epochs=1)
+    plan = {"settings": {"bucket_bytes": 4}, "plans": [[["other", [1], "float32", 0]], plans]}
+    run(mirrored, tmp_path, epochs=2)
+    assert "summed otherwise" not in caplog.text
+    plan = {"settings": {"bucket_bytes": 8}, "plans": [plans]}
+    run(mirrored, tmp_path, epochs=3)
+    assert "settings.bucket_bytes was 4, is 8" in caplog.text

@@ -248,6 +248,42 @@ def test_metrics_stay_in_range_over_many_steps():
     assert_same(got, run(1), rtol=1e-4)
 
 
+def test_logs_of_a_batch_are_those_of_one_device():
+    """Metrics that are plain means and others, in a step of Keras's and in one of the user's."""
+
+    class OwnStep(keras.Model):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
+            return self.compute_metrics(x, y, self(x), None)
+
+    class Logs(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            self.seen = []
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.seen.append(dict(logs))
+
+    def run(replicas, kind):
+        x, y = data(19)
+        with devices(replicas).scope():
+            inputs = keras.Input([4])
+            model = kind(inputs, keras.layers.Dense(1, kernel_initializer="ones")(inputs))
+            metrics = ["mae", keras.metrics.RootMeanSquaredError(name="rmse"), "mse"]
+            model.compile(keras.optimizers.SGD(0.1), "mse", metrics)
+        logs = Logs()
+        model.fit(x, y, batch_size=16, shuffle=False, verbose=0, callbacks=[logs])
+        return logs.seen
+
+    for kind in (keras.Model, OwnStep):
+        for got, want in zip(run(4, kind), run(1, kind), strict=True):
+            assert list(got) == list(want)
+            for name in want:
+                np.testing.assert_allclose(got[name], want[name], rtol=1e-5, err_msg=name)
+
+
 @pytest.mark.parametrize("drop_remainder, fetched, static", [
     (True, "inside", True), (False, "inside", False), (True, "outside", False)
 ])  # fmt: skip

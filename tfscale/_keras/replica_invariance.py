@@ -18,6 +18,8 @@ import tensorflow as tf
 from tf_keras.src.engine import compile_utils, training
 from tf_keras.src.utils import losses_utils
 
+from tfscale._keras.metric_results import in_one_message
+
 _strategies = weakref.WeakSet()
 _AVERAGED = (losses_utils.ReductionV2.AUTO, losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE)
 
@@ -25,11 +27,13 @@ _AVERAGED = (losses_utils.ReductionV2.AUTO, losses_utils.ReductionV2.SUM_OVER_BA
 def install(strategy):
     """Makes Keras's built-in training replica-invariant under `strategy`.
 
-    Two things change, for this strategy only, and only where it has more than one replica:
-    the weight of a replica's data loss (see the module's docstring), and the logs of a batch,
-    which tf_keras multiplies by the number of replicas under MultiWorkerMirroredStrategy.
-    A second call changes nothing. A model with a `train_step` of its own whose logs are
-    metric results has to ask for the latter by `model.distribute_reduction_method = "first"`.
+    Three things change, for this strategy only, and only where it has more than one replica:
+    the weight of a replica's data loss (see the module's docstring); the logs of a batch,
+    which tf_keras multiplies by the number of replicas under MultiWorkerMirroredStrategy; and
+    these logs travel in one message. A second call changes nothing.
+
+    A model with a `train_step` of its own whose logs are metric results has to ask for logs
+    that are not multiplied by `model.distribute_reduction_method = "first"`.
 
     Args:
         strategy: `tf.distribute.Strategy`.
@@ -38,6 +42,8 @@ def install(strategy):
     container, model = compile_utils.LossesContainer, training.Model
     if not hasattr(container.__call__, "_tfscale_stock"):
         container.__call__ = _replica_invariant(container.__call__)
+    if not hasattr(model.get_metrics_result, "_tfscale_stock"):
+        model.get_metrics_result = in_one_message(model.get_metrics_result, _active)
     if not hasattr(losses_utils.apply_valid_mask, "_tfscale_stock"):
         losses_utils.apply_valid_mask = _valid_mask(losses_utils.apply_valid_mask)
     if not hasattr(model.distribute_reduction_method.fget, "_tfscale_stock"):
@@ -62,10 +68,10 @@ def shares_of(counts):
     dynamic = [i for i, n in enumerate(counts) if not isinstance(n, int)]
     shares = [1.0 / replicas] * len(counts)
     if dynamic and replicas > 1:
-        # float32 counts exactly up to 2**24 examples (or unmasked entries) in a batch.
-        local = tf.stack([tf.cast(counts[i], tf.float32) for i in dynamic])
+        # Integers, which no all-reduce compresses.
+        local = tf.stack([tf.cast(counts[i], tf.int64) for i in dynamic])
         total = context.all_reduce(tf.distribute.ReduceOp.SUM, local)
-        share = tf.math.divide_no_nan(local, total)
+        share = tf.math.divide_no_nan(tf.cast(local, tf.float32), tf.cast(total, tf.float32))
         for k, i in enumerate(dynamic):
             shares[i] = share[k]
     return shares
@@ -162,7 +168,7 @@ def _replica_loss(container, y_true, y_pred, sample_weight, regularization_losse
 def _averaged_over(y_pred, examples):
     """Over how many entries a loss averages on this replica: the unmasked ones."""
     mask = losses_utils.get_mask(y_pred)
-    return examples if mask is None else tf.reduce_sum(tf.cast(mask, tf.float32))
+    return examples if mask is None else tf.math.count_nonzero(mask)
 
 
 def _valid_mask(stock):

@@ -261,7 +261,7 @@ class CheckpointAndResume(training_state.StepCallback):
             variables=saved_variables.describe(variables),
             metrics=saved_variables.describe(metrics),
             callbacks=[_memory(callback) for callback in self._others],
-            bucket_plan=_bucket_plan(strategy),
+            bucket_plan=self._checked_plan(strategy),
             stopped=self._stopped,
         )
         trackables = {"model": self.model} | ({"metrics": metrics} if metrics else {})
@@ -272,14 +272,31 @@ class CheckpointAndResume(training_state.StepCallback):
         for variable in [*variables, *metrics]:
             if training_state.is_read_synchronised(variable):
                 variable.assign(variable.read_value())
+        # The files are in their place when any worker goes on, perhaps to another fit.
+        agree(strategy, "the step that was saved", self._global_step, self._timeout)
         self._saved_at = self._global_step
+
+    def _checked_plan(self, strategy):
+        """How gradients are exchanged; a resumed run that does it otherwise says so."""
+        plan, before = all_reduce.plan_of(strategy), self._latest
+        resumed = before and self._saved_at == self.initial_step and plan and before.bucket_plan
+        if resumed and before.replicas == strategy.num_replicas_in_sync:
+            # Of all the plans of a process, the last one is that of the present model.
+            last = [
+                json.loads(json.dumps({**p, "plans": p["plans"][-1:]}))
+                for p in (before.bucket_plan, plan)
+            ]
+            difference = first_difference(*last)
+            if difference:
+                _logger.warning(
+                    "gradients are summed otherwise than in the run that was saved (%s was %s, is "
+                    "%s): the last bits of the sums differ from an undisturbed run's",
+                    *difference,
+                )
+        return plan
 
 
 def _memory(callback):
     """What a callback of Keras's remembers from epoch to epoch, as JSON can hold it."""
     found = {name: vars(callback).get(name) for name in _REMEMBERED}
     return {name: float(v) if name == "best" else v for name, v in found.items() if v is not None}
-
-
-def _bucket_plan(strategy):
-    return all_reduce.plan_of(strategy) if hasattr(all_reduce, "plan_of") else None
