@@ -85,7 +85,8 @@ def train(run, cluster):
         timeout_seconds=run.start_timeout,
     )
     topology = distribute.topology_of(strategy)
-    precision.set_global_policy(run.precision)
+    # "auto" looks at the devices, which may differ from worker to worker.
+    distribute.agree(strategy, "precision", precision.set_global_policy(run.precision))
 
     # ------------------------------------------------------------------ data
     contract = data.records.describe(
@@ -101,7 +102,12 @@ def train(run, cluster):
     resume = callbacks.CheckpointAndResume(
         model_dir / "checkpoints",
         save_every=run.save_every,
-        state={"data": contract.fingerprint(), "model": run.model, "image_size": run.image_size},
+        state={
+            "data": contract.fingerprint(),
+            "model": run.model,
+            "image_size": run.image_size,
+            "global_batch_size": run.global_batch_size,
+        },
     )
     if resume.is_complete(run.epochs) and (model_dir / "summary.json").exists():
         if cluster.is_leader:
@@ -146,7 +152,9 @@ def train(run, cluster):
     with strategy.scope():
         model = build_model(run, contract.num_classes)
         model.compile(
-            optimizer=build_optimizer(run, contract.steps_per_epoch),
+            optimizer=precision.scale_loss_optimizer(
+                build_optimizer(run, contract.steps_per_epoch)
+            ),
             loss=sparse_loss(run, contract.num_classes),
             metrics=["accuracy"],
         )
