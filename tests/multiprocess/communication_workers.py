@@ -144,8 +144,8 @@ def check_single_values(strategy):
         np.testing.assert_allclose(local, [2.0])
 
 
-def check_half_precision_extremes(strategy, small_too):
-    """Means of 30000 stay finite, of 1e-7 do not vanish, infinity stays infinity."""
+def check_half_precision_extremes(strategy, small_too, narrow_sums):
+    """Means of 30000 stay finite, of 1e-7 do not vanish; infinity and overflow are not clipped."""
     devices = _tf_private.local_devices(strategy)
     cases = [30000.0, np.inf] + ([1e-7] if small_too else [])
     for case in cases:
@@ -156,6 +156,11 @@ def check_half_precision_extremes(strategy, small_too):
         value = _tf_private.regroup(values)
         (result,) = batch_reduce(strategy, [value], mean=True, in_function=True)
         np.testing.assert_allclose(result[0], np.full([3000], case), rtol=0.005)
+        if case == 30000.0:
+            replicas = strategy.num_replicas_in_sync
+            total = np.inf if narrow_sums and case * replicas > 65504 else case * replicas
+            (result,) = batch_reduce(strategy, [value], mean=False, in_function=True)
+            np.testing.assert_allclose(result[0], np.full([3000], total), rtol=0.005)
 
 
 def check_trained_variables(strategy):
@@ -201,7 +206,8 @@ def check_everything(grids=(None,)):
                 strategy = create(worker_grid=grid, compression=wire, accumulate_dtype=sums)
                 exact = {**TOLERANCE, "float32": tolerance * (1 if sums == "float32" else 4)}
                 check_batches(strategy, float32_only, exact, modes=[(False, False), (True, True)])
-                check_half_precision_extremes(strategy, sums == "float32" or wire == "bfloat16")
+                narrow_sums = sums == "float16"
+                check_half_precision_extremes(strategy, not narrow_sums, narrow_sums)
         strategy = create(worker_grid=grid)
         ours = batch_reduce(strategy, [replica_values(strategy, (40, 50), "float32")], True, True)
         theirs = batch_reduce(stock, [replica_values(stock, (40, 50), "float32")], True, True)
@@ -252,6 +258,7 @@ def disagree():
         agreement.agree, strategy, "arguments", {"batch": 32, "lr": [0.1, 0.2 + worker]}
     )
     agreement.agree(strategy, "arguments", {"batch": 32})
+    report["settings"] = message_of(lambda: create(streams=2 + worker))
     start = time.monotonic()
     if worker == 0:
         report["alone"] = message_of(agreement.gather_values, strategy, "alone", 1, 2.0)
@@ -270,6 +277,21 @@ def disagree():
     right = gradient_step(strategy, twins, lambda v: [(tf.ones_like(x), x) for x in v])
     report["right"] = [[g.numpy().tolist() for g in local] for local in right()]
     return report
+
+
+def fail_before_the_first_step():
+    """Worker 1 fails in its own Python code; worker 0 waits to agree on the gradients."""
+    strategy = create()
+    with strategy.scope():
+        variable = tf.Variable(tf.zeros([8]), name="weights")
+    step = gradient_step(strategy, [variable], lambda v: [(tf.ones_like(v[0]), v[0])])
+    if _tf_private.worker_index(strategy) == 1:
+        raise ValueError("no such directory")
+    start = time.monotonic()
+    try:
+        step()
+    finally:
+        print(f"waited {time.monotonic() - start:.1f} s", flush=True)
 
 
 def join_alone():

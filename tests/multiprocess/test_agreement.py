@@ -1,5 +1,7 @@
 """Agreement between real processes: values, names used again, who is missing, what differs."""
 
+import re
+
 import pytest
 
 from tests.multiprocess import communication_workers
@@ -19,6 +21,10 @@ def test_agreements_and_disagreements():
         assert "do not agree on arguments: lr[1] is 0.2 on worker 0 (127.0.0.1:" in text
         assert "but 1.2 on worker 1 (127.0.0.1:" in text
 
+        kind, text = report["settings"]
+        assert kind == "ValueError" and "do not agree on how the strategy is made" in text
+        assert '"streams": 2' in text and '"streams": 3' in text
+
         kind, text = report["swapped"]
         assert kind == "ValueError"
         assert "do not agree on gradients: [0] is 'first, shape [8], float32, bucket 0'" in text
@@ -35,3 +41,12 @@ def test_agreements_and_disagreements():
             assert kind == "TimeoutError"
             assert "no word on alone from worker 1 (127.0.0.1:" in text
             assert 2 <= report["alone seconds"] < 10
+
+
+@pytest.mark.slow
+def test_a_worker_that_fails_before_agreeing_is_named_within_seconds():
+    with pytest.raises(RuntimeError) as caught:
+        testing.run_in_processes(communication_workers.fail_before_the_first_step, 2)
+    text = str(caught.value)
+    assert "worker 1 exited with code 1" in text and "ValueError: no such directory" in text
+    assert re.search(r"worker 1 \(127.0.0.1:\d+\) ended before agreeing on gradients", text)

@@ -38,6 +38,7 @@ def gather_values(strategy, name, value, timeout_seconds=120):
 
     Raises:
         TimeoutError: if a worker's value did not come in time; names the missing workers.
+        RuntimeError: if a worker has ended instead.
 
     Example:
         >>> gather_values(strategy, "records", 6400)
@@ -65,6 +66,7 @@ def agree(strategy, name, value, timeout_seconds=120):
         ValueError: on every worker alike, naming the first worker whose value differs from
             worker 0's and the first item that differs.
         TimeoutError: if a worker's value did not come in time; names the missing workers.
+        RuntimeError: if a worker has ended instead.
 
     Example:
         >>> agree(strategy, "arguments", {"batch": 256, "seed": 0})
@@ -133,6 +135,7 @@ class _Round:
     """One meeting of all workers under a name."""
 
     def __init__(self, strategy, name, value, timeout_seconds):
+        self._strategy = strategy
         self._names = _tf_private.worker_names(strategy)
         self._me = _tf_private.worker_index(strategy)
         self._name = name
@@ -174,6 +177,12 @@ class _Round:
                         found[worker] = json.loads(text)
             if len(found) == len(self._names):
                 return [found[worker] for worker in range(len(self._names))]
+            failed = [i for i in _tf_private.failed_workers(self._strategy) if i not in found]
+            if failed:
+                raise RuntimeError(
+                    f"{', '.join(self._names[i] for i in failed)} ended before agreeing on "
+                    f"{self._name}; look at its log for the reason."
+                )
             missing = [name for i, name in enumerate(self._names) if i not in found]
             waited = time.monotonic() - start
             if time.monotonic() >= self._deadline:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfscale import _keras, preflight
 from tfscale.cluster import ClusterConfig
-from tfscale.distribute import _tf_private
+from tfscale.distribute import _tf_private, agreement
 from tfscale.distribute.all_reduce import Hierarchical2DAllReduce
 from tfscale.distribute.devices import LocalDevices
 from tfscale.topology import Topology
@@ -201,13 +201,16 @@ def _multi_worker_strategy(config, devices, cross_device_ops, timeout_seconds):
         task_id=config.task_index,
         rpc_layer="grpc",
     )
-    return _tf_private.MultiWorkerMirroredStrategy(
+    strategy = _tf_private.MultiWorkerMirroredStrategy(
         resolver,
         devices.kind,
         devices.count,
         bind=operation and (lambda extended: operation.bind(extended, timeout_seconds)),
         timeout_seconds=timeout_seconds,
     )
+    # The pre-flight check meets once for a process; this also covers its later strategies.
+    agreement.agree(strategy, "how the strategy is made", declared, timeout_seconds)
+    return strategy
 
 
 def _tpu_strategy(cross_device_ops):

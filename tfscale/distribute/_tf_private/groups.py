@@ -5,6 +5,7 @@ import itertools
 import tensorflow as tf
 from tensorflow.python.distribute import cross_device_utils, distribute_utils
 from tensorflow.python.distribute import values as value_lib
+from tensorflow.python.eager import context
 from tensorflow.python.ops import collective_ops
 
 # Collectives of two strategies of one process must never meet: each strategy takes its own
@@ -137,6 +138,18 @@ def worker_names(strategy):
     if len(addresses) != num_workers(strategy):
         return [f"worker {i}" for i in range(num_workers(strategy))]
     return [f"worker {i} ({address})" for i, address in enumerate(addresses)]
+
+
+def failed_workers(strategy):
+    """Returns the indices of the workers whose process no longer answers (after some 10 s)."""
+    jobs = extended_of(strategy)._cluster_spec.as_dict()
+    counts = [(job, len(jobs[job])) for job in ("chief", "worker") if job in jobs]
+    try:
+        states = context.context().get_task_states(counts)
+    except tf.errors.OpError:
+        # The coordination service itself is gone; it lives in worker 0.
+        return [0]
+    return [index for index, error in enumerate(states) if error is not None]
 
 
 def cross_device_ops_of(strategy):
