@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfscale.distribute import collectives
+from tfscale.distribute import collectives, fusion
 from tfscale.distribute.compression import Uncompressed
 
 DEVICES = tuple(f"/device:CPU:{i}" for i in range(4))
@@ -62,22 +62,22 @@ def test_columns_are_in_flight_together_eagerly():
 
 @pytest.mark.parametrize("sizes", [[()], [(5,), (), (0, 2), (3, 4)], [(5000,), (7,)]])
 def test_padding_never_leaks(sizes):
-    mesh = collectives.Mesh(DEVICES)
+    mesh = fusion.Mesh(DEVICES)
     values = [placed([np.full(shape, i + 1.0, np.float32) for i in range(4)]) for shape in sizes]
-    results = collectives.reduce_bucket(values, mesh, mean=False, compressor=Uncompressed())
+    results = fusion.reduce_bucket(values, mesh, mean=False, compressor=Uncompressed())
     for shape, result in zip(sizes, results, strict=True):
         for local in result:
             np.testing.assert_array_equal(local, np.full(shape, 10.0))
 
 
 def test_complex_numbers_stay_inside_a_worker():
-    mesh = collectives.Mesh(DEVICES)
+    mesh = fusion.Mesh(DEVICES)
     value = placed([np.full([3], 1j * i, np.complex64) for i in range(4)])
-    (result,) = collectives.reduce_bucket([value], mesh, mean=False, compressor=Uncompressed())
+    (result,) = fusion.reduce_bucket([value], mesh, mean=False, compressor=Uncompressed())
     np.testing.assert_array_equal(result[0], np.full([3], 6j))
-    mesh = collectives.Mesh(DEVICES, workers=2, streams=((collectives.Ring(_Alone()),) * 4,))
+    mesh = fusion.Mesh(DEVICES, workers=2, streams=((collectives.Ring(_Alone()),) * 4,))
     with pytest.raises(TypeError, match="complex64 tensors cannot be summed between workers"):
-        collectives.reduce_bucket([value], mesh, mean=False, compressor=Uncompressed())
+        fusion.reduce_bucket([value], mesh, mean=False, compressor=Uncompressed())
 
 
 class _Alone:

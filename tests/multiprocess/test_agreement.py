@@ -4,13 +4,13 @@ import re
 
 import pytest
 
-from tests.multiprocess import communication_workers
+from tests.multiprocess import failure_workers
 from tfscale import testing
 
 
 @pytest.mark.slow
 def test_agreements_and_disagreements():
-    reports = testing.run_in_processes(communication_workers.disagree, 2)
+    reports = testing.run_in_processes(failure_workers.disagree, 2)
     for worker, report in enumerate(reports):
         for i, values in enumerate(report["values"]):
             assert values == [{"worker": w, "round": i} for w in range(2)]
@@ -46,7 +46,7 @@ def test_agreements_and_disagreements():
 @pytest.mark.slow
 def test_a_worker_that_fails_before_agreeing_is_named_within_seconds():
     with pytest.raises(RuntimeError) as caught:
-        testing.run_in_processes(communication_workers.fail_before_the_first_step, 2)
+        testing.run_in_processes(failure_workers.fail_before_the_first_step, 2)
     text = str(caught.value)
     assert "worker 1 exited with code 1" in text and "ValueError: no such directory" in text
     assert re.search(r"worker 1 \(127.0.0.1:\d+\) ended before agreeing on gradients", text)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.multiprocess import communication_workers
+from tests.multiprocess import communication_workers, failure_workers
 from tfscale import testing
 
 
@@ -29,7 +29,7 @@ def test_against_numpy_and_the_stock_all_reduce(workers, devices, grids):
 @pytest.mark.slow
 def test_a_worker_that_dies_ends_the_others_with_an_error():
     with pytest.raises(RuntimeError) as caught:
-        testing.run_in_processes(communication_workers.lose_a_worker, 2, args=("dies",))
+        testing.run_in_processes(failure_workers.lose_a_worker, 2, args=("dies",))
     text = str(caught.value)
     assert "worker 1 (exit code 3)" in text
     assert "worker 0 (exit code 1)" in text and "/job:worker/replica:0/task:1" in text
@@ -38,7 +38,7 @@ def test_a_worker_that_dies_ends_the_others_with_an_error():
 @pytest.mark.slow
 def test_sigterm_ends_a_worker_that_is_stuck_in_a_collective():
     with pytest.raises(RuntimeError) as caught:
-        testing.run_in_processes(communication_workers.lose_a_worker, 2, args=("sigterm",))
+        testing.run_in_processes(failure_workers.lose_a_worker, 2, args=("sigterm",))
     text = str(caught.value)
     assert "worker 0 exited with code -15" in text
     assert re.search(r"worker 1 \(exit code [1-9]", text)
@@ -46,7 +46,7 @@ def test_sigterm_ends_a_worker_that_is_stuck_in_a_collective():
 
 @pytest.mark.slow
 def test_the_leader_may_finish_first():
-    testing.run_in_processes(communication_workers.leave_early, 2, args=(0,))
+    testing.run_in_processes(failure_workers.leave_early, 2, args=(0,))
 
 
 @pytest.mark.slow
@@ -54,4 +54,4 @@ def test_joining_the_cluster_is_bounded():
     with pytest.raises(
         RuntimeError, match=r"worker 0 exited with code 1(.|\n)*Timeout \(0:00:03\)!"
     ):
-        testing.run_in_processes(communication_workers.join_alone, 2)
+        testing.run_in_processes(failure_workers.join_alone, 2)

@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 
-from tfscale.distribute import _tf_private, agreement, buckets, collectives
+from tfscale.distribute import _tf_private, agreement, buckets, collectives, fusion
 from tfscale.distribute import compression as compression_lib
 
 _logger = logging.getLogger("tfscale")
@@ -111,7 +111,7 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
             tuple(self._link(strategy, stream, device) for device in devices)
             for stream in range(self.streams if workers > 1 else 0)
         )
-        mesh = collectives.Mesh(devices, workers, streams)
+        mesh = fusion.Mesh(devices, workers, streams)
 
         def agree(plan):
             lines = ["{}, shape {}, {}, bucket {}".format(*item) for item in plan]
@@ -136,7 +136,7 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
     def reduce_tensors(self, values, devices, mean, names=None):
         """Sums tensors over the devices of one process; see `LocalCrossDeviceOps`."""
         self.check_workers(1)
-        return self._reduce(values, collectives.Mesh(devices), mean, names)
+        return self._reduce(values, fusion.Mesh(devices), mean, names)
 
     def _link(self, strategy, stream, device):
         """What connects `device` with its column of workers, in one stream."""
@@ -165,13 +165,13 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
         compressor = self.compressor if in_batch else compression_lib.Uncompressed()
         results = [None] * len(values)
         for number, bucket in enumerate(plan.buckets):
-            reduced = collectives.reduce_bucket(
+            reduced = fusion.reduce_bucket(
                 [values[i] for i in bucket], mesh, mean, compressor, stream=number
             )
             for i, result in zip(bucket, reduced, strict=True):
                 results[i] = result
         for i in plan.alone:
-            results[i] = collectives.reduce_unshaped(values[i], mesh, mean)
+            results[i] = fusion.reduce_unshaped(values[i], mesh, mean)
         return results
 
     def _register(self, plan, agree):
