@@ -47,6 +47,10 @@ def disagree():
     order = (lambda v: v) if worker == 0 else (lambda v: v[::-1])
     swapped = gradient_step(strategy, twins, lambda v: [(tf.ones_like(x), x) for x in order(v)])
     report["swapped"] = message_of(swapped)
+    slices = tf.IndexedSlices(tf.ones([1]), tf.constant([3]), tf.constant([8]))
+    report["swapped sparse"] = message_of(
+        gradient_step(strategy, twins, lambda v: [(slices, x) for x in order(v)])
+    )
     # A gradient that is None on one worker only never reaches the reduction there.
     count = 2 if worker == 0 else 1
     report["missing"] = message_of(

@@ -30,6 +30,9 @@ def test_agreements_and_disagreements():
         assert "do not agree on gradients: [0] is 'first, shape [8], float32, bucket 0'" in text
         assert "but 'second, shape [8], float32, bucket 0' on worker 1" in text
 
+        kind, text = report["swapped sparse"]
+        assert "[0] is 'first, shape None, sparse, bucket -1' on worker 0" in text
+
         kind, text = report["missing"]
         assert kind == "ValueError"
         assert "[1] is 'second, shape [8], float32, bucket 0'" in text

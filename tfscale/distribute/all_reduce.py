@@ -89,6 +89,7 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
         """Returns the bucket plans made so far, in order; each ``[path, shape, dtype, bucket]``.
 
         Only reductions into variables (gradients) are counted. Empty before the first step.
+        Tensors sent alone have bucket -1; sparse ones are of dtype ``"sparse"``.
         """
         return [list(plan) for plan in self._plans.values()]
 
@@ -117,8 +118,8 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
             lines = ["{}, shape {}, {}, bucket {}".format(*item) for item in plan]
             agreement.agree(strategy, "gradients", lines, timeout_seconds)
 
-        def reduce_tensors(values, devices, mean, names=None):
-            return self._reduce(values, mesh, mean, names, agree)
+        def reduce_tensors(values, mean, names, sparse):
+            return self._reduce(values, mesh, mean, names, sparse, agree)
 
         return _tf_private.ClusterCrossDeviceOps(strategy, reduce_tensors, owner=self)
 
@@ -151,7 +152,7 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
         row, column = divmod(_tf_private.worker_index(strategy), columns)
         return collectives.Grid(group("grid row", columns, row), group("grid column", rows, column))
 
-    def _reduce(self, values, mesh, mean, names, agree=None):
+    def _reduce(self, values, mesh, mean, names, sparse=(), agree=None):
         """Plans the buckets, has the plan agreed if it is new, and sums bucket by bucket."""
         in_batch = names is not None
         names = names or [None] * len(values)
@@ -160,8 +161,8 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
             for i, (name, value) in enumerate(zip(names, values, strict=True))
         ]
         plan = buckets.plan_buckets(specs, self.bucket_bytes)
-        if any(names):
-            self._register(plan, agree)
+        if any(names) or sparse:
+            self._register(plan, sparse, agree)
         compressor = self.compressor if in_batch else compression_lib.Uncompressed()
         results = [None] * len(values)
         for number, bucket in enumerate(plan.buckets):
@@ -174,9 +175,10 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
             results[i] = fusion.reduce_unshaped(values[i], mesh, mean)
         return results
 
-    def _register(self, plan, agree):
+    def _register(self, plan, sparse, agree):
         """Records a plan of gradients; the first time, the workers compare it."""
         fingerprint = plan.fingerprint()
+        fingerprint += [[path, None, "sparse", buckets.ALONE] for path in sparse]
         digest = hashlib.sha256(json.dumps(fingerprint).encode()).hexdigest()
         if digest in self._plans:
             return
@@ -185,8 +187,8 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
         self._plans[digest] = fingerprint
         _logger.info(
             "all-reduce of %d gradients in %d buckets, %s on the wire",
-            len(plan.tensors),
-            len(plan.buckets) + len(plan.alone),
+            len(fingerprint),
+            len(plan.buckets) + len(plan.alone) + len(sparse),
             "float32" if self.compressor.name == "none" else self.compressor.name,
         )
 

@@ -105,7 +105,9 @@ class ClusterCrossDeviceOps(cross_device_ops.CollectiveAllReduce):
 
     Args:
         extended: the strategy's extended, while it initialises.
-        reduce_tensors: as `LocalCrossDeviceOps.reduce_tensors`.
+        reduce_tensors: function of ``(values, mean, names, sparse)``, as
+            `LocalCrossDeviceOps.reduce_tensors`; `sparse` names the variables of the same batch
+            whose gradients are reduced elsewhere.
         owner: the object whose settings these are.
     """
 
@@ -132,20 +134,21 @@ class ClusterCrossDeviceOps(cross_device_ops.CollectiveAllReduce):
         count = len(self._devices)
         dense = [i for i, value in enumerate(per_replica_values) if _is_dense(value, count)]
         rest = [i for i in range(len(results)) if i not in set(dense)]
+        # Dense values first: with them the workers agree on all that has a name.
+        if dense or names:
+            with self._lock:
+                reduced = self._reduce_tensors(
+                    [per_replica_values[i].values for i in dense],
+                    _is_mean(reduce_op),
+                    names and [names[i] for i in dense],
+                    names and [names[i] for i in rest if names[i]],
+                )
+            for i, result in zip(dense, reduced, strict=True):
+                results[i] = regroup(result, mirrored=True)
         if rest:
             reduced = super()._all_reduce_per_replica_values(
                 reduce_op, [per_replica_values[i] for i in rest], options
             )
             for i, result in zip(rest, reduced, strict=True):
                 results[i] = result
-        if dense:
-            with self._lock:
-                reduced = self._reduce_tensors(
-                    [per_replica_values[i].values for i in dense],
-                    self._devices,
-                    _is_mean(reduce_op),
-                    names and [names[i] for i in dense],
-                )
-            for i, result in zip(dense, reduced, strict=True):
-                results[i] = regroup(result, mirrored=True)
         return results
