@@ -32,6 +32,7 @@ ARROWS = {
     "distribute.agreement": {"distribute._tf_private"},
     "distribute.buckets": set(),
     "distribute.collectives": {"topology", "distribute.compression", "distribute._tf_private"},
+    "distribute.fusion": {"distribute.collectives"},
     "distribute.replica_groups": {"topology", "distribute._tf_private"},
     "distribute.all_reduce": {
         "topology",
@@ -40,6 +41,7 @@ ARROWS = {
         "distribute.buckets",
         "distribute.collectives",
         "distribute.compression",
+        "distribute.fusion",
     },
     "distribute.devices": {"distribute._tf_private"},
     "distribute.strategy": {

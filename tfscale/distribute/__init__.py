@@ -9,6 +9,7 @@ __getattr__, __dir__, __all__ = attach(
         "agree": "tfscale.distribute.agreement",
         "create_strategy": "tfscale.distribute.strategy",
         "gather_values": "tfscale.distribute.agreement",
+        "plan_of": "tfscale.distribute.all_reduce",
         "topology_of": "tfscale.distribute.strategy",
     },
 )
