@@ -1,0 +1,56 @@
+"""What the README shows runs: its example, its commands, the names in its table."""
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def code_blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_example_trains_on_two_workers_and_resumes(tmp_path):
+    from tfscale.data.prepare import prepare_arrays
+
+    rng = np.random.default_rng(0)
+    labels = np.arange(128) % 2
+    images = rng.integers(0, 90, (128, 32, 32, 3)) + 160 * labels[:, None, None, None]
+    examples = zip(images.astype(np.uint8), labels, strict=True)
+    prepare_arrays(examples, str(tmp_path / "records"), "train", ["dark", "light"])
+    (example,) = code_blocks("python")
+    assert len(example.strip().splitlines()) <= 18
+    (tmp_path / "my_training.py").write_text(example)
+    launch = [sys.executable, "-m", "launch.local", "--workers=2", "my_training.py"]
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    for _ in range(2):
+        done = subprocess.run(
+            launch, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=280
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        steps = sorted(p.name for p in (tmp_path / "checkpoints").glob("step-*"))
+        assert steps[-1] == "step-00000006", steps
+
+
+def test_the_table_names_what_exists():
+    for dotted in set(re.findall(r"`(tfscale(?:\.\w+)+)`", README)):
+        parent, _, name = dotted.rpartition(".")
+        module = importlib.import_module(parent)
+        assert hasattr(module, name) or importlib.import_module(dotted), dotted
+
+
+def test_the_files_it_names_exist():
+    for block in code_blocks("sh"):
+        for path in re.findall(r"(?:sh|python) ([\w/]+\.(?:sh|py))", block):
+            assert path == "my_training.py" or (ROOT / path).exists(), path
+    for path in re.findall(r"`((?:tfscale|launch|experiments|tests)/[\w/.]+)`", README):
+        assert (ROOT / path).exists(), path
