@@ -1,9 +1,31 @@
 """What a run is: one frozen dataclass, whose fields are the training program's flags."""
 
 import dataclasses
+import math
 from typing import Literal
 
 from tfscale.config import field as _field
+
+# What a field may be, both ends included. Found here, a mistake costs a second; found by
+# TensorFlow, minutes and a traceback.
+_RANGES = {
+    "image_size": (1, math.inf),
+    "min_crop_area": (0.001, 1),
+    "eval_crop_fraction": (0.001, 1),
+    "norm_group_size": (1, math.inf),
+    "global_batch_size": (1, math.inf),
+    "epochs": (1, math.inf),
+    "base_learning_rate": (0, math.inf),
+    "warmup_epochs": (0, math.inf),
+    "momentum": (0, 0.9999),
+    "weight_decay": (0, math.inf),
+    "label_smoothing": (0, 0.9999),
+    "bucket_bytes": (1, math.inf),
+    "streams": (1, math.inf),
+    "start_timeout": (0.001, math.inf),
+    "seed": (0, 2**32 - 1),  # what NumPy's generators take
+    "save_every": (1, math.inf),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +69,7 @@ class RunConfig:
     )
     warmup_epochs: float = _field(2.0, "epochs of linear warm-up")
     momentum: float = _field(0.9, "momentum")
-    weight_decay: float = _field(1e-4, "weight decay (not on biases and norm parameters)")
+    weight_decay: float = _field(1e-4, "weight decay of lars (not on biases and norm parameters)")
     label_smoothing: float = _field(0.1, "label smoothing")
 
     # Distribution
@@ -70,6 +92,15 @@ class RunConfig:
     seed: int = _field(0, "seed of weights, order and augmentation")
     save_every: int | None = _field(None, "steps between checkpoints; none = every epoch")
     export: bool = _field(True, "write a SavedModel at the end")
+
+    def __post_init__(self):
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not (low <= value <= high and math.isfinite(value)):
+                bounds = f"from {low:g} to {high:g}" if high < math.inf else f"at least {low:g}"
+                raise ValueError(f"--{name}={value} is out of range: it must be {bounds}")
+        if not self.model_dir:
+            raise ValueError("--model_dir is empty; it must name a folder")
 
     @property
     def records_dir(self):

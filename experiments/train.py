@@ -9,9 +9,11 @@ One program for one device and for many workers; a launcher starts it once per w
 """
 
 import dataclasses
+import importlib.metadata
 import json
 import logging
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -43,6 +45,13 @@ def main(argv=None):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         cluster = ClusterConfig.from_env()
+        if cluster.is_evaluator:
+            # It would train by itself, and write over what the workers save.
+            raise ValueError(
+                f"TF_CONFIG makes this process evaluator {cluster.task_index}, but this program "
+                "has no evaluator: its workers evaluate after every epoch. Start workers only, or "
+                "remove 'evaluator' from the job"
+            )
         if run.dataset != "records" and cluster.is_leader:
             ensure_records(run.dataset, Path(run.records_dir).resolve())
         # Before TensorFlow loads: a missing worker shows in seconds, not after minutes of silence.
@@ -53,17 +62,25 @@ def main(argv=None):
             raise
         print(f"error: {error}", file=sys.stderr, flush=True)
         return 1
+    except KeyboardInterrupt:
+        print("stopped by Ctrl-C; the same command goes on from the last checkpoint", flush=True)
+        return 128 + signal.SIGINT
 
 
 def declarations(run):
     """What all workers must agree on before they start: versions, devices and flags."""
-    from importlib.metadata import version
-
-    declared = {name: version(name) for name in ("tensorflow", "tf_keras")}
+    declared = {name: installed_version(name) for name in ("tensorflow", "tf_keras")}
     declared["python"] = sys.version.split()[0]
     declared["devices_per_worker"] = os.environ.get("TFSCALE_DEVICES_PER_WORKER", "all")
     fields = dataclasses.asdict(run).items()
     return declared | {f"--{k}": str(v) for k, v in fields if k not in LOCAL_FIELDS}
+
+
+def installed_version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed under this name"  # As tensorflow-cpu, or built from source.
 
 
 def train(run, cluster):
@@ -96,6 +113,8 @@ def train(run, cluster):
         num_replicas=topology.num_replicas,
         num_workers=topology.workers,
         seed=run.seed,
+        training=True,
+        on_error=run.on_error,
     )
     # Before the first step: workers with other records would train without any error.
     distribute.agree(strategy, "data", contract.fingerprint())
@@ -120,6 +139,8 @@ def train(run, cluster):
         run.global_batch_size,
         num_replicas=topology.num_replicas,
         num_workers=topology.workers,
+        training=False,
+        on_error=run.on_error,
     )
 
     def train_data(context):
@@ -170,6 +191,7 @@ def train(run, cluster):
         validation_steps=held_out.steps_per_epoch,
         verbose=0,
         callbacks=[
+            callbacks.StopOnNonFinite(),  # First, so that nothing is saved of a lost model.
             throughput,
             callbacks.TensorBoard(model_dir / "logs", run.global_batch_size),
             callbacks.Progress(run.global_batch_size),
@@ -223,6 +245,13 @@ def build_optimizer(run, steps_per_epoch):
 
     peak = optimizers.schedules.scale_learning_rate(run.base_learning_rate, run.global_batch_size)
     warmup = round(run.warmup_epochs * steps_per_epoch)
+    if run.warmup_epochs > run.epochs:
+        logging.getLogger("tfscale").warning(
+            "the warm-up of %g epochs is longer than the run of %d: the learning rate ends below "
+            "its peak",
+            run.warmup_epochs,
+            run.epochs,
+        )
     decay = keras.optimizers.schedules.PolynomialDecay(
         peak,
         max(1, run.epochs * steps_per_epoch - warmup),

@@ -7,6 +7,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         "CheckpointAndResume": "tfscale.callbacks.checkpoint",
         "Progress": "tfscale.callbacks.progress",
+        "StopOnNonFinite": "tfscale.callbacks.non_finite",
         "TensorBoard": "tfscale.callbacks.tensorboard",
         "Throughput": "tfscale.callbacks.throughput",
     },

@@ -1,0 +1,84 @@
+"""The training program's flags and its place in the cluster are checked before TensorFlow loads."""
+
+import json
+import logging
+
+import pytest
+
+from experiments import train
+from experiments.run_config import RunConfig
+
+
+@pytest.fixture(autouse=True)
+def restored_logging():
+    logger, level = logging.getLogger("tfscale"), logging.getLogger("tfscale").level
+    yield
+    logger.setLevel(level)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--epochs=0",
+        "--epochs=-1",
+        "--global_batch_size=0",
+        "--base_learning_rate=inf",
+        "--base_learning_rate=-1",
+        "--base_learning_rate=nan",
+        "--image_size=0",
+        "--warmup_epochs=inf",
+        "--warmup_epochs=-1",
+        "--min_crop_area=0",
+        "--min_crop_area=2",
+        "--eval_crop_fraction=0",
+        "--eval_crop_fraction=2",
+        "--norm_group_size=0",
+        "--momentum=1",
+        "--weight_decay=-1",
+        "--label_smoothing=2",
+        "--bucket_bytes=0",
+        "--streams=0",
+        "--start_timeout=0",
+        "--start_timeout=inf",
+        "--save_every=0",
+        "--seed=-1",
+        "--seed=99999999999",
+        "--model_dir=",
+    ],
+)
+def test_a_flag_out_of_range_is_named(flag, capsys):
+    with pytest.raises(SystemExit) as ended:
+        train.main([flag])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert flag.partition("=")[0] in said and said.count("\n") == 1
+
+
+def test_the_ranges_let_through_what_is_usual():
+    RunConfig(epochs=1, warmup_epochs=2.0, momentum=0.0, save_every=None, norm_group_size=None)
+    RunConfig(base_learning_rate=0.0, min_crop_area=1.0, eval_crop_fraction=0.875, seed=2**32 - 1)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_an_evaluator_does_not_train_beside_the_workers(listed, monkeypatch, capsys, tmp_path):
+    cluster = {"worker": ["127.0.0.1:20001", "127.0.0.1:20002"]}
+    cluster |= {"evaluator": ["127.0.0.1:20003"]} if listed else {}
+    task = {"type": "evaluator", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    assert train.main([f"--model_dir={tmp_path}"]) == 1
+    assert "evaluator 0" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_is_one_line(monkeypatch, capsys):
+    def interrupted(run, cluster):
+        raise KeyboardInterrupt
+
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setattr(train, "train", interrupted)
+    assert train.main(["--dataset=records"]) == 130
+    assert "Ctrl-C" in capsys.readouterr().out
+
+
+def test_a_tensorflow_under_another_name_is_no_error():
+    assert "not installed" in train.installed_version("no-such-distribution")
