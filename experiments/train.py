@@ -13,7 +13,6 @@ import importlib.metadata
 import json
 import logging
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from pathlib import Path
 # Started as a file, Python puts experiments/ on the path in place of the folder above it.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from experiments import failures
 from experiments.quickstart import config as quickstart
 from experiments.quickstart.datasets import ensure_records
 from tfscale.cluster import ClusterConfig
@@ -52,19 +52,18 @@ def main(argv=None):
                 "has no evaluator: its workers evaluate after every epoch. Start workers only, or "
                 "remove 'evaluator' from the job"
             )
+        if cluster.is_leader:
+            failures.check_writable(Path(run.model_dir))
         if run.dataset != "records" and cluster.is_leader:
             ensure_records(run.dataset, Path(run.records_dir).resolve())
         # Before TensorFlow loads: a missing worker shows in seconds, not after minutes of silence.
         meet(cluster, declared=declarations(run), timeout_seconds=run.start_timeout)
         return train(run, cluster)
-    except (ValueError, OSError, RuntimeError) as error:
-        if os.environ.get("TFSCALE_TRACEBACK"):
+    except (Exception, KeyboardInterrupt) as error:
+        code = failures.report(error)
+        if code is None:
             raise
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        return 1
-    except KeyboardInterrupt:
-        print("stopped by Ctrl-C; the same command goes on from the last checkpoint", flush=True)
-        return 128 + signal.SIGINT
+        return code
 
 
 def declarations(run):

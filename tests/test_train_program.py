@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from experiments import train
+from experiments import failures, train
 from experiments.run_config import RunConfig
 
 
@@ -70,15 +70,62 @@ def test_an_evaluator_does_not_train_beside_the_workers(listed, monkeypatch, cap
     assert not list(tmp_path.iterdir())
 
 
-def test_ctrl_c_is_one_line(monkeypatch, capsys):
+def test_ctrl_c_is_one_line(monkeypatch, capsys, tmp_path):
     def interrupted(run, cluster):
         raise KeyboardInterrupt
 
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.setattr(train, "train", interrupted)
-    assert train.main(["--dataset=records"]) == 130
-    assert "Ctrl-C" in capsys.readouterr().out
+    assert train.main(["--dataset=records", f"--model_dir={tmp_path}"]) == 130
+    assert "Ctrl-C" in capsys.readouterr().err
+
+
+def test_errors_of_tensorflow_are_shown_without_a_traceback(monkeypatch, capsys, tmp_path):
+    import tensorflow as tf
+
+    def fails(run, cluster):
+        raise tf.errors.DataLossError(None, None, "record 3 of shard 1: CRC mismatch")
+
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.delenv("TFSCALE_TRACEBACK", raising=False)
+    monkeypatch.setattr(train, "train", fails)
+    flags = ["--dataset=records", f"--model_dir={tmp_path}"]
+    assert train.main(flags) == 1
+    assert "error: DataLossError: record 3 of shard 1" in capsys.readouterr().err
+    monkeypatch.setenv("TFSCALE_TRACEBACK", "1")
+    with pytest.raises(tf.errors.DataLossError):
+        train.main(flags)
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        (
+            "Collective ops is aborted by: Error reported from /job:worker/task:1: The following "
+            "tasks are unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:1\n"
+            "The tasks have crashed.",
+            "worker 1 has ended",
+        ),
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:25702\n"
+            "while calling /tensorflow.CoordinationService/InsertKeyValue",
+            "worker 0 ",
+        ),
+    ],
+)
+def test_a_lost_worker_is_named(text, lost):
+    said = failures.explain(RuntimeError(text))
+    assert said.startswith(lost) and "log" in said
+    assert failures.explain(ValueError("another matter")) == "another matter"
 
 
 def test_a_tensorflow_under_another_name_is_no_error():
     assert "not installed" in train.installed_version("no-such-distribution")
+
+
+def test_a_model_dir_that_cannot_be_written_is_found_at_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert train.main(["--dataset=records", f"--model_dir={folder}"]) == 1
+        assert f"--model_dir={folder} cannot be written" in capsys.readouterr().err

@@ -1,0 +1,60 @@
+"""How the training program says what went wrong: one line, in place of a traceback."""
+
+import os
+import re
+import signal
+import sys
+import tempfile
+
+
+def report(error):
+    """Says on standard error why the program ends; TFSCALE_TRACEBACK=1 asks for tracebacks.
+
+    Returns:
+        the exit code, or None for an error that nobody foresaw: it should be raised.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        _say("stopped by Ctrl-C; the same command goes on from the last checkpoint")
+        return 128 + signal.SIGINT
+    expected = isinstance(error, (ValueError, OSError, RuntimeError)) or is_from_tensorflow(error)
+    if os.environ.get("TFSCALE_TRACEBACK") or not expected:
+        return None
+    _say(f"error: {explain(error)}")
+    if is_from_tensorflow(error):
+        _say("TFSCALE_TRACEBACK=1 shows where it was raised")
+    return 1
+
+
+def explain(error):
+    """The text of an error; that of TensorFlow for a lost worker in our words."""
+    text = getattr(error, "message", None) or str(error)
+    lost = re.findall(r"^\s*/job:(\w+)/replica:0/task:(\d+)\s*$", text, re.MULTILINE)
+    if lost and "unhealthy" in text:
+        names = ", ".join(f"{job} {task}" for job, task in dict.fromkeys(lost))
+    elif "CoordinationService" in text and "failed to connect" in text:
+        names = "worker 0 (the chief, where there is one)"
+    else:
+        return f"{type(error).__name__}: {text[:2000]}" if is_from_tensorflow(error) else text
+    return (
+        f"{names} has ended or does not answer any more, so this worker ends as well; its own "
+        "log has the reason. Start all workers again: they go on from the last checkpoint"
+    )
+
+
+def is_from_tensorflow(error):
+    tensorflow = sys.modules.get("tensorflow")
+    return tensorflow is not None and isinstance(error, tensorflow.errors.OpError)
+
+
+def check_writable(folder):
+    """Raises OSError unless files can be made in `folder`; else found minutes later."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(f"--model_dir={folder} cannot be written: {error.strerror}") from error
+
+
+def _say(text):
+    print(text, file=sys.stderr, flush=True)
