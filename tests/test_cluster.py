@@ -83,6 +83,7 @@ def test_reads_the_environment(monkeypatch):
         ("cluster", ["not JSON", "'cluster'"]),
         ("[]", ["JSON object", "list"]),
         ("[" * 100000, ["nested too deeply"]),
+        ('{"task": {"index": ' + "9" * 5000 + "}}", ["cannot be read", "5000 digits"]),
         ("null", ["JSON object", "null"]),
         ('"text"', ["JSON object", "text"]),
         ("7", ["JSON object", "number"]),

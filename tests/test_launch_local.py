@@ -255,6 +255,14 @@ def test_output_to_a_closed_pipe_ends_the_job(program):
     assert done.returncode == 141 and "Traceback" not in done.stderr
 
 
+def test_the_job_runs_without_standard_output(program, tmp_path):
+    path = program(f"open({str(tmp_path / 'ran')!r}, 'w'); print('lost')")
+    command = f"{sys.executable} -m launch.local {path} >&-"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == 0 and b"Traceback" not in done.stderr
+    assert (tmp_path / "ran").exists()
+
+
 def test_ctrl_c(program):
     path = program("import os, time; print(os.getpid(), flush=True); time.sleep(60)")
     process = subprocess.Popen(

@@ -346,3 +346,10 @@ def test_many_processes_reserve_at_once_without_a_clash():
         process.communicate()
     assert len(ports) == len(set(ports)) == 160
     assert os.getpid()
+
+
+def test_a_log_file_on_a_full_disk_does_not_end_the_job():
+    command = python("a", "print('one'); print('two')", log_file="/dev/full")
+    result, shown, _ = run(command)
+    assert result.exit_code == 0
+    assert "/dev/full" in shown and "one\ntwo\n" in shown

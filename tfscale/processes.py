@@ -63,13 +63,15 @@ def run_group(
 
 
 def _write_stdout(text):
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    if sys.stdout is not None:  # It is where a daemon closed it; the job goes on without.
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 def _write_stderr(text):
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    if sys.stderr is not None:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 class _Group:

@@ -69,6 +69,11 @@ def _load(text):
             f"not JSON at line {error.lineno}, column {error.colno}, near {near!r} "
             f"({error.msg}){hint} The text: {_shorten(text)} Example: {_EXAMPLE}"
         ) from None
+    except ValueError as error:
+        # Python refuses to read numbers of thousands of digits.
+        if str(error).startswith("TF_CONFIG"):
+            raise
+        raise _error(f"it cannot be read ({error}): {_shorten(text)}") from None
     except RecursionError:
         raise _error(f"nested too deeply: {_shorten(text)}") from None
     if not isinstance(config, dict):

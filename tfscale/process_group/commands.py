@@ -124,4 +124,5 @@ class RunningCommand:
             self.process.stdout.close()
         self.output.finish()
         if self._log_file is not None:
-            self._log_file.close()
+            with contextlib.suppress(OSError):  # A full disk, which the output has named.
+                self._log_file.close()

@@ -37,8 +37,14 @@ class LineOutput:
     def feed(self, data):
         """Takes the next bytes of the process."""
         if self._log_file is not None:
-            self._log_file.write(data)
-            self._log_file.flush()
+            try:
+                self._log_file.write(data)
+                self._log_file.flush()
+            except OSError as error:
+                # A full disk of logs is no reason to lose the job.
+                text = f"the log file ends here, {self._log_file.name}: {error.strerror}"
+                self._log_file = None
+                self._take(f"\n{text}\n" if self._partial else f"{text}\n")
         self._take(self._decoder.decode(data))
 
     def finish(self):
