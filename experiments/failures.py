@@ -33,6 +33,8 @@ def explain(error):
         names = ", ".join(f"{job} {task}" for job, task in dict.fromkeys(lost))
     elif "CoordinationService" in text and "failed to connect" in text:
         names = "worker 0 (the chief, where there is one)"
+    elif raised := re.search(r"^\w+Error: (.+?)\nTraceback \(most recent", text, re.M | re.S):
+        return raised[1].strip()  # By Python code inside the graph: the input names a bad record.
     else:
         return f"{type(error).__name__}: {text[:2000]}" if is_from_tensorflow(error) else text
     return (
@@ -54,6 +56,20 @@ def check_writable(folder):
             pass
     except OSError as error:
         raise OSError(f"--model_dir={folder} cannot be written: {error.strerror}") from error
+
+
+def check_same_classes(train, held_out):
+    """Raises ValueError where the labels of two data contracts mean different things."""
+    if train.class_names and held_out.class_names not in ((), train.class_names):
+        raise ValueError(
+            f"split {train.split!r} has the classes {_shorten(train.class_names)}, but split "
+            f"{held_out.split!r} has {_shorten(held_out.class_names)}: a label would mean one "
+            "thing in training and another in evaluation. Prepare both from one source"
+        )
+
+
+def _shorten(names, shown=8):
+    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if names[shown:] else "")
 
 
 def _say(text):

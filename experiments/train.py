@@ -138,9 +138,11 @@ def train(run, cluster):
         run.global_batch_size,
         num_replicas=topology.num_replicas,
         num_workers=topology.workers,
+        num_classes=contract.num_classes,
         training=False,
         on_error=run.on_error,
     )
+    failures.check_same_classes(contract, held_out)
 
     def train_data(context):
         return data.train_dataset(
@@ -152,6 +154,7 @@ def train(run, cluster):
             seed=run.seed,
             cache=None if run.cache == "none" else run.cache,
             initial_step=resume.initial_step,
+            num_classes=contract.num_classes,
             on_error=run.on_error,
             area_range=(run.min_crop_area, 1.0),
             flip=run.flip,
@@ -165,6 +168,7 @@ def train(run, cluster):
             input_context=context,
             split=run.eval_split,
             crop_fraction=run.eval_crop_fraction,
+            num_classes=contract.num_classes,
             on_error=run.on_error,
         )
 

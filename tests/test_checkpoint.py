@@ -257,6 +257,22 @@ def test_damaged_files_are_named(mirrored, tmp_path):
         CheckpointAndResume(tmp_path)
 
 
+@pytest.mark.parametrize("change", [{"epoch": "x"}, {"step": None}, {"global_step": -5}])
+def test_a_position_that_makes_no_sense_is_named(change, tmp_path):
+    folder = tmp_path / "step-00000015"
+    folder.mkdir()
+    position = {"format": 1, "epoch": 3, "step": 0, "global_step": 15}
+    (folder / "position.json").write_text(json.dumps(position | change))
+    with pytest.raises(ValueError, match=rf"position.json .*{next(iter(change))} is .*Delete"):
+        CheckpointAndResume(tmp_path)
+
+
+def test_a_file_in_place_of_the_directory_is_found_at_once(tmp_path):
+    (tmp_path / "checkpoints").write_text("")
+    with pytest.raises(ValueError, match="is a file"):
+        CheckpointAndResume(tmp_path / "checkpoints")
+
+
 def test_another_epoch_length_in_mid_epoch(mirrored, tmp_path):
     killed(mirrored, tmp_path, kill=KillAt(step=4), save_every=3)
     model = build(mirrored)

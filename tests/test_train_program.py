@@ -2,6 +2,7 @@
 
 import json
 import logging
+import types
 
 import pytest
 
@@ -117,6 +118,25 @@ def test_a_lost_worker_is_named(text, lost):
     said = failures.explain(RuntimeError(text))
     assert said.startswith(lost) and "log" in said
     assert failures.explain(ValueError("another matter")) == "another matter"
+
+
+def test_a_bad_record_is_named_without_the_traceback_inside():
+    error = RuntimeError(
+        "Graph execution error:\n\nDetected at node cond/PyFunc\nValueError: record 5 of "
+        "train-00001: CRC mismatch.\nTraceback (most recent call last):\n\n  File ..."
+    )
+    assert failures.explain(error) == "record 5 of train-00001: CRC mismatch."
+
+
+def test_splits_of_other_classes_are_refused():
+    def contract(split, *names):
+        return types.SimpleNamespace(split=split, class_names=names)
+
+    failures.check_same_classes(contract("train", "a", "b"), contract("validation", "a", "b"))
+    failures.check_same_classes(contract("train", "a", "b"), contract("validation"))
+    failures.check_same_classes(contract("train"), contract("validation", "a"))
+    with pytest.raises(ValueError, match="'train' has the classes a, b, but .* has b, c"):
+        failures.check_same_classes(contract("train", "a", "b"), contract("validation", "b", "c"))
 
 
 def test_a_tensorflow_under_another_name_is_no_error():

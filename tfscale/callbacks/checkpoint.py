@@ -196,7 +196,7 @@ class CheckpointAndResume(training_state.StepCallback):
         except saved_variables.READ_ERRORS as error:
             raise ValueError(
                 f"checkpoint {prefix} is damaged{saved_variables.damaged_variable(prefix)}: "
-                f"{str(error).splitlines()[0]} {self._files.way_out()}"
+                f"{str(error).splitlines()[0]}. {self._files.way_out()}"
             ) from error
 
     def _read_metrics(self):

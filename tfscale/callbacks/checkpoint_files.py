@@ -55,6 +55,8 @@ class CheckpointFiles:
         if keep < 1:
             raise ValueError(f"keep={keep}: at least one checkpoint has to stay")
         self.directory = Path(directory)
+        if self.directory.exists() and not self.directory.is_dir():
+            raise ValueError(f"checkpoint directory {directory} is a file, not a folder")
         self._keep = keep
 
     def steps(self):
@@ -83,6 +85,11 @@ class CheckpointFiles:
             fields = json.loads(path.read_text())
             if fields["format"] != _FORMAT:
                 raise ValueError(f"its format is {fields['format']}, this version's {_FORMAT}")
+            for name in ("epoch", "step", "global_step"):
+                if not isinstance(fields[name], int) or fields[name] < 0:
+                    raise ValueError(f"{name} is {fields[name]!r}")
+            if fields["global_step"] != steps[-1]:
+                raise ValueError(f"its global_step is {fields['global_step']}")
             return Position(**fields)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{path} cannot be read ({error}). {self.way_out()}") from error
