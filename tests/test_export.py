@@ -14,7 +14,7 @@ from tfscale.export import export
 
 NAMES = ["ant", "bee", "cat"]
 
-# Runs isolated, without tfscale on its path; reads pictures from a folder, prints what the models say.
+# Runs isolated, without tfscale on its path: reads pictures and prints what the models say.
 LOADER = """
 import importlib.util, json, pathlib, sys
 import tensorflow as tf

@@ -8,10 +8,10 @@ import json
 import os
 
 from tfscale.addresses import split_address
-from tfscale.rendezvous.proxies import proxy_warning
 from tfscale.rendezvous.channels import MAX_LINE_BYTES
 from tfscale.rendezvous.leader import Leader
 from tfscale.rendezvous.member import Member
+from tfscale.rendezvous.proxies import proxy_warning
 
 _MET = {}  # Of each cluster: what was declared when its workers met in this process.
 
