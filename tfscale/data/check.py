@@ -94,7 +94,7 @@ def bad_records(index, num_classes, label_offset=0, decode=True):
     """Yields `(record, reason)` for each record; the reason is None for a good one."""
     import tensorflow as tf
 
-    from tfscale.data import jpeg, reading
+    from tfscale.data import jpeg, pipeline, reading
 
     files, offsets, _ = index.locations()
     paths = tf.constant(index.paths)
@@ -115,8 +115,11 @@ def bad_records(index, num_classes, label_offset=0, decode=True):
     numbers = tf.data.Dataset.range(index.num_records)
     rows = tf.data.Dataset.zip((numbers, tf.data.Dataset.from_tensor_slices((files, offsets))))
     good = (
-        rows.map(lambda record, place: probe(record, *place), num_parallel_calls=tf.data.AUTOTUNE)
+        rows.map(
+            lambda record, place: probe(record, *place), num_parallel_calls=pipeline.usable_cores()
+        )
         .ignore_errors()
+        .with_options(pipeline.options())
         .as_numpy_iterator()
     )
     expected = 0

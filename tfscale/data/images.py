@@ -61,8 +61,8 @@ def train_dataset(
         cache_dir: `str`, folder of the disk cache; None for one under the temporary folder.
         max_bad_share: share of the records that may be skipped. Defaults to 0.01 (ten records
             are always allowed).
-        num_parallel_calls: `int`, pictures decoded at a time, and threads; None: as many as
-            tf.data finds useful.
+        num_parallel_calls: `int`, pictures decoded at a time, and threads of the pipeline; None:
+            as many as this process has cores.
         include_record_ids: `bool`: elements are (image, label, record number), to look at.
 
     Returns:
@@ -91,7 +91,7 @@ def train_dataset(
         image = jpeg.resize(image, height_width)
         return jpeg.flip(image, tf.stack([key, 1])) if flip else image
 
-    dataset, contract = _examples(
+    dataset, contract = _batches(
         data_dir, split, global_batch_size, height_width, input_context, cache, cache_dir,
         on_error, max_bad_share, num_classes, label_offset, num_parallel_calls, window_of, finish,
         initial_step=initial_step, order={"seed": seed, "remainder": remainder, "training": True},
@@ -100,8 +100,7 @@ def train_dataset(
     def elements(image, label, weight, record):
         return (image, label, record) if include_record_ids else (image, label)
 
-    batch_size = global_batch_size // contract.num_replicas
-    dataset = dataset.map(elements).batch(batch_size, drop_remainder=True)
+    dataset = dataset.map(elements)
     # An endless dataset that does not say so costs a collective among the workers at each step.
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     return _finish(dataset, num_parallel_calls)
@@ -150,15 +149,13 @@ def eval_dataset(
         ```
     """
     height_width = height_and_width(image_size)
-    dataset, contract = _examples(
+    dataset, contract = _batches(
         data_dir, split, global_batch_size, height_width, input_context, cache, cache_dir,
         on_error, max_bad_share, num_classes, label_offset, num_parallel_calls,
         window_of=lambda shape, key: jpeg.centre_crop(shape, height_width, crop_fraction),
         finish=lambda image, key: jpeg.resize(image, height_width),
         initial_step=0, order={"training": False},
     )  # fmt: skip
-    batch_size = global_batch_size // contract.num_replicas
-    dataset = dataset.batch(batch_size, drop_remainder=True)
 
     def only_examples(image, label, weight, record):
         everything = (image, label, record)
@@ -196,12 +193,12 @@ def height_and_width(image_size):
     return sides
 
 
-def _examples(
+def _batches(
     data_dir, split, global_batch_size, image_size, input_context, cache, cache_dir, on_error,
     max_bad_share, num_classes, label_offset, num_parallel_calls, window_of, finish, initial_step,
     order,
 ):  # fmt: skip
-    """Returns `(dataset, contract)`: single examples (image, label, weight, record)."""
+    """Returns `(dataset, contract)`: batches (image, label, weight, record)."""
     if on_error not in ("raise", "skip"):
         raise ValueError(f"on_error={on_error!r} is neither 'raise' nor 'skip'")
     cache_lib.check_kind(cache)
@@ -223,10 +220,11 @@ def _examples(
             record, paths[row[pipeline.FILE]], row[pipeline.OFFSET],
             lambda shape: window_of(shape, key),
         )  # fmt: skip
-        label = tf.cast(label - label_offset, tf.int32)
+        label = tf.ensure_shape(tf.cast(label - label_offset, tf.int32), [])
         inside = tf.logical_and(label >= 0, label < contract.num_classes)
         with tf.control_dependencies([tf.debugging.Assert(inside, ["label", label])]):
-            return finish(image, key), tf.identity(label), tf.constant(1.0)
+            image = tf.ensure_shape(finish(image, key), [*image_size, 3])
+            return image, tf.identity(label), tf.constant(1.0)
 
     def nothing():
         return tf.zeros([*image_size, 3], tf.uint8), tf.constant(0), tf.constant(0.0)
@@ -234,21 +232,22 @@ def _examples(
     def load(row):
         return tf.cond(row[pipeline.RECORD] >= 0, lambda: picture(row), nothing)
 
+    traced = tf.function(load, autograph=False).get_concrete_function(tf.TensorSpec([6], tf.int64))
     rows = pipeline.Rows(contract, worker, files, offsets)
     repair = pipeline.Repair(rows, load, on_error, max_bad_share, image_size)
-    if contract.order is None:
-        steps = tf.data.Dataset.range(contract.steps_per_epoch)
-    else:
-        steps = tf.data.Dataset.counter(start=initial_step)
-    parallel = tf.data.AUTOTUNE if num_parallel_calls is None else num_parallel_calls
-    return pipeline.examples(steps, rows, load, repair, image_size, parallel), contract
+    return pipeline.batches(
+        initial_step,
+        None if contract.order is not None else contract.steps_per_epoch,
+        rows,
+        traced,
+        repair,
+        global_batch_size // contract.num_replicas,
+        num_parallel_calls or pipeline.usable_cores(),
+    ), contract
 
 
 def _finish(dataset, num_parallel_calls):
-    options = tf.data.Options()
-    options.deterministic = True
-    # The rows of this worker are chosen already: sharding again would lose data.
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    options = pipeline.options()
     if num_parallel_calls is not None:
         options.threading.private_threadpool_size = num_parallel_calls
-    return clock.timed(dataset.prefetch(tf.data.AUTOTUNE)).with_options(options)
+    return clock.timed(dataset.prefetch(2)).with_options(options)

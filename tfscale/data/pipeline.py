@@ -1,14 +1,15 @@
 """From places in a batch to pictures: the part of a pipeline that must never lose its step.
 
 A stream of rows (position, record, ...) is mapped to pictures in parallel. What fails is dropped
-by `ignore_errors`, which leaves a gap in the positions; the next stage finds the gap and has it
-repaired: named and raised, or named and replaced. So a good record pays nothing for the care
-taken of bad ones. A marker closes each step, so that a gap is found at the latest there, and a
-run of bad records cannot turn into an endless silent search.
+by `ignore_errors`, which leaves a gap in the positions; the batch in which the gap shows has it
+mended: named and raised, or named and replaced. So a good record pays nothing for the care
+taken of bad ones. The last row of each step mends itself at once, so that a run of bad records
+cannot turn into an endless silent search for a good one.
 """
 
 import dataclasses
 import logging
+import os
 import threading
 
 import numpy as np
@@ -17,13 +18,32 @@ import tensorflow as tf
 from tfscale.data import order as order_lib
 from tfscale.data import reading
 
-POSITION, RECORD, KEY, FILE, OFFSET = range(5)
-PADDING, MARKER = -1, -2
+POSITION, RECORD, KEY, FILE, OFFSET, LAST = range(6)
+PADDING, POISON = -1, -2
+_DTYPES = (tf.uint8, tf.int32, tf.float32, tf.int64)
 PATIENCE = 100  # records tried in place of a bad one
 
 logger = logging.getLogger("tfscale")
 _skipped = {}
 _skipped_lock = threading.Lock()
+
+
+def usable_cores():
+    """Returns the number of cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def options():
+    """Returns the `tf.data.Options` that all datasets of the package have."""
+    chosen = tf.data.Options()
+    chosen.deterministic = True
+    # The rows of this worker are chosen already: sharding again would lose data.
+    chosen.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    # To delete an iterator that is tuned can take a minute, in which the whole process stands
+    # still: its tuning thread sometimes sleeps through being cancelled (seen in TensorFlow 2.20,
+    # about 1 in 20). Fixed numbers were as fast.
+    chosen.autotune.enabled = False
+    return chosen
 
 
 def skipped_records():
@@ -67,9 +87,9 @@ class Rows:
         return records, np.zeros_like(records)
 
     def table(self, records, epochs, position):
-        """Returns an int64 array [rows, 5] with the columns POSITION ... OFFSET."""
+        """Returns an int64 array [rows, 6] with the columns POSITION ... LAST."""
         seed = self.contract.order.seed if self.contract.order is not None else 0
-        table = np.empty([len(records), 5], np.int64)
+        table = np.zeros([len(records), 6], np.int64)
         table[:, POSITION] = position + np.arange(len(records))
         table[:, RECORD] = records
         table[:, KEY] = order_lib.augmentation_keys(seed, epochs, records)
@@ -78,13 +98,13 @@ class Rows:
         return table
 
     def __call__(self, step):
-        """Returns the table of a step, with its closing marker."""
-        position = int(step) * self.per_step
-        marker = np.array([[position + self.per_step, MARKER, 0, 0, 0]], np.int64)
+        """Returns the table of a step."""
         try:
-            return np.concatenate([self.table(*self.records(int(step)), position), marker])
-        except Exception:  # noqa: BLE001 - raised again, and not ignored, when the gap is repaired
-            return marker
+            table = self.table(*self.records(int(step)), int(step) * self.per_step)
+        except Exception:  # noqa: BLE001 - would be ignored here; `Repair.batch` meets it again
+            table = np.full([self.per_step, 6], POISON, np.int64)
+        table[-1, LAST] = 1
+        return table
 
 
 class Repair:
@@ -92,26 +112,55 @@ class Repair:
 
     Args:
         rows: `Rows`.
-        load: function of a row that returns (image, label, weight), or raises.
+        load: function of a row that returns (image, label, weight), or raises. Not a
+            `tf.function`: that would ask for threads of the pool in which this one waits, and
+            a few bad records at a time would take them all.
         on_error: "raise" or "skip".
         max_bad_share: share of a worker's records that may be skipped.
         image_size: (height, width).
     """
 
     def __init__(self, rows, load, on_error, max_bad_share, image_size):
-        self._rows, self._on_error, self._image_size = rows, on_error, image_size
-        self._load = tf.function(
-            load, input_signature=[tf.TensorSpec([5], tf.int64)], autograph=False
-        )
-        self._bad = {}
+        self._rows, self._load, self._on_error, self._image_size = rows, load, on_error, image_size
+        self._bad, self._failure = {}, None
         # A small set may well hold a few bad ones: a share of it would allow none.
         self._limit = max(10, int(max_bad_share * rows.contract.num_records))
 
-    def __call__(self, first, last):
-        """Returns (images, labels, weights, records) for positions `first` to `last`."""
-        return tuple(
-            map(np.stack, zip(*(self._at(int(p)) for p in range(first, last)), strict=True))
-        )
+    def one(self, position):
+        """Returns (image, label, weight, record) for a position.
+
+        An error raised here would be ignored as any other: it is kept for `batch` to raise, and
+        the record is POISON.
+        """
+        try:
+            return self._at(int(position))
+        except Exception as error:  # noqa: BLE001
+            self._failure = error
+            return (*self._nothing(), np.int64(POISON))
+
+    def _nothing(self):
+        return np.zeros([*self._image_size, 3], np.uint8), np.int32(0), np.float32(0)
+
+    def batch(self, first, positions, *parts):
+        """Fills the gaps between `first` and the last of `positions`.
+
+        Args:
+            first: `int`, the position at which the batch should begin.
+            positions: int64 array, those that are there.
+            *parts: arrays with one entry for each of `positions`.
+
+        Returns:
+            `tuple` of arrays like `parts`, with one entry for each position.
+        """
+        if POISON in parts[-1]:
+            self._rows.records(int(first) // self._rows.per_step)
+            raise self._failure or RuntimeError("a step's rows could not be made")
+        there = {int(position): i for i, position in enumerate(positions)}
+        whole = [
+            [part[there[p]] for part in parts] if p in there else self._at(p)
+            for p in range(int(first), int(positions[-1]) + 1)
+        ]
+        return tuple(map(np.stack, zip(*whole, strict=True)))
 
     def _at(self, position):
         rows = self._rows
@@ -124,12 +173,7 @@ class Repair:
             self._name(record, error)
         if rows.contract.order is None:
             # In evaluation another record would be counted twice: this place counts nothing.
-            return (
-                np.zeros([*self._image_size, 3], np.uint8),
-                np.int32(0),
-                np.float32(0),
-                np.int64(PADDING),
-            )
+            return (*self._nothing(), np.int64(PADDING))
         for other in self._others(record, row):
             try:
                 return self._try(other, epoch, position)
@@ -142,7 +186,8 @@ class Repair:
 
     def _try(self, record, epoch, position):
         table = self._rows.table(np.array([record]), np.array([epoch]), position)
-        image, label, weight = self._load(tf.constant(table[0]))
+        with tf.device("CPU:0"):
+            image, label, weight = self._load(tf.constant(table[0]))
         return image.numpy(), label.numpy(), weight.numpy(), np.int64(record)
 
     def _others(self, record, row):
@@ -175,16 +220,17 @@ class Repair:
             )
 
 
-def examples(steps, rows, load, repair, image_size, num_parallel_calls):
-    """Maps steps to single examples, none missing.
+def batches(first_step, num_steps, rows, load, repair, batch_size, num_parallel_calls):
+    """Returns the batches of a run of steps, of which no row is missing.
 
     Args:
-        steps: `tf.data.Dataset` of int64 steps.
+        first_step: `int`.
+        num_steps: `int`, or None for no end.
         rows: `Rows`.
-        load: function of a row, see `Repair`.
+        load: traced `tf.function` of a row that returns (image, label, weight).
         repair: `Repair`.
-        image_size: (height, width).
-        num_parallel_calls: `int` or `tf.data.AUTOTUNE`.
+        batch_size: `int`, divides the rows of a step.
+        num_parallel_calls: `int`.
 
     Returns:
         `tf.data.Dataset` of (image, label, weight, record), the rows of each step in order.
@@ -192,46 +238,50 @@ def examples(steps, rows, load, repair, image_size, num_parallel_calls):
 
     def table(step):
         found = tf.numpy_function(rows, [step], tf.int64)
-        return tf.ensure_shape(found, [None, 5])
+        return tf.ensure_shape(found, [rows.per_step, 6])
 
-    @tf.autograph.experimental.do_not_convert
-    def with_row(row):
-        return row, *load(row)
-
-    shapes = ([*image_size, 3], [], [], [])
-    dtypes = (tf.uint8, tf.int32, tf.float32, tf.int64)
-
-    def none():
-        return tuple(map(tf.zeros, ([0, *shape] for shape in shapes), dtypes))
-
-    def shaped(parts):
-        return tuple(map(tf.ensure_shape, parts, ([None, *shape] for shape in shapes)))
-
-    @tf.autograph.experimental.do_not_convert
-    def close_gap(expected, element):
-        row, *parts = element
-        position, marks = row[POSITION], row[RECORD] == MARKER
-        gap = position > expected
-        here = tuple(part[None] for part in (*parts, row[RECORD]))
+    def guarded(row):
+        """What `load` gives, or what `repair` makes of it: slower, and never a gap."""
+        attempt = tf.data.Dataset.from_tensors(row).map(lambda row: (True, *load(row)))
+        nothing = (False, *(tf.zeros(s.shape, s.dtype) for s in load.structured_outputs))
+        good, *parts = attempt.ignore_errors().reduce(nothing, lambda _, parts: parts)
 
         def mended():
-            return shaped(tf.numpy_function(repair, [expected, position], dtypes))
+            found = tf.numpy_function(repair.one, [row[POSITION]], _DTYPES)
+            return [
+                tf.ensure_shape(a, b.shape)
+                for a, b in zip(found, [*parts, row[RECORD]], strict=True)
+            ]
 
-        def unusual():
-            keep = tf.where(marks, 0, 1)  # a marker only ends its step
-            before = tf.cond(gap, mended, none)
-            return tuple(tf.concat([a, b[:keep]], 0) for a, b in zip(before, here, strict=True))
+        return tf.cond(good, lambda: [*parts, row[RECORD]], mended)
 
-        whole = tf.cond(tf.logical_or(marks, gap), unusual, lambda: here)
-        return position + tf.where(marks, tf.constant(0, tf.int64), 1), shaped(whole)
+    @tf.autograph.experimental.do_not_convert
+    def example(row):
+        parts = tf.cond(row[LAST] > 0, lambda: guarded(row), lambda: [*load(row), row[RECORD]])
+        return row[POSITION], *parts
 
-    first = tf.cast(next(iter(steps.take(1)), 0), tf.int64) * rows.per_step
+    @tf.autograph.experimental.do_not_convert
+    def close_gaps(first, batch):
+        positions, *parts = batch
+
+        def mended():
+            found = tf.numpy_function(repair.batch, [first, *batch], _DTYPES)
+            return [tf.ensure_shape(a, [None, *b.shape[1:]])
+                    for a, b in zip(found, parts, strict=True)]  # fmt: skip
+
+        full = tf.equal(positions[-1] - first + 1, tf.size(positions, tf.int64))
+        whole = tf.logical_and(full, tf.reduce_all(parts[-1] != POISON))
+        return positions[-1] + 1, tuple(tf.cond(whole, lambda: parts, mended))
+
+    steps = tf.data.Dataset.counter(first_step)
+    steps = steps if num_steps is None else steps.take(num_steps)
     return (
         steps.map(table)
         .prefetch(2)
         .unbatch()
-        .map(with_row, num_parallel_calls=num_parallel_calls, deterministic=True)
+        .map(example, num_parallel_calls=num_parallel_calls, deterministic=True)
         .ignore_errors()
-        .scan(first, close_gap)
-        .unbatch()
+        .batch(batch_size)
+        .scan(tf.constant(first_step * rows.per_step, tf.int64), close_gaps)
+        .rebatch(batch_size, drop_remainder=True)
     )

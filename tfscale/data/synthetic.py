@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tfscale.data import images
+from tfscale.data import images, pipeline
 
 
 def train_dataset(
@@ -38,7 +38,7 @@ def train_dataset(
     """
     element = _batch(global_batch_size, image_size, input_context, seed, num_classes)
     element = element if include_record_ids else element[:2]
-    return _options(tf.data.Dataset.from_tensors(element).repeat())
+    return tf.data.Dataset.from_tensors(element).repeat().with_options(pipeline.options())
 
 
 def eval_dataset(
@@ -90,7 +90,8 @@ def eval_dataset(
         ids = (record if pad_remainder else record[:count],)
         return parts + (ids if include_record_ids else ())
 
-    return _options(tf.data.Dataset.range(steps * local).map(element))
+    dataset = tf.data.Dataset.range(steps * local).map(element)
+    return dataset.with_options(pipeline.options())
 
 
 def _batch(global_batch_size, image_size, context, seed, num_classes):
@@ -106,9 +107,3 @@ def _batch(global_batch_size, image_size, context, seed, num_classes):
     pixels = tf.random.stateless_uniform(shape, key, 0, 256, tf.int32)
     labels = tf.random.stateless_uniform([size], key, 0, num_classes or 1000, tf.int32)
     return tf.cast(pixels, tf.uint8), labels, tf.range(size, dtype=tf.int64)
-
-
-def _options(dataset):
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return dataset.with_options(options)
