@@ -124,8 +124,9 @@ def test_loaded_elsewhere_without_tfscale(tmp_path):
 
 def test_replaces_what_was_there_and_only_if_all_goes_well(tmp_path, monkeypatch):
     model = net()
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "old").write_text("old")
+    old = tmp_path / "model" / "variables" / "old"  # Within what an earlier export left.
+    old.parent.mkdir(parents=True)
+    old.write_text("old")
 
     def full(*args, **kwargs):
         raise OSError("disk full")
@@ -133,11 +134,11 @@ def test_replaces_what_was_there_and_only_if_all_goes_well(tmp_path, monkeypatch
     monkeypatch.setattr(tf.saved_model, "save", full)
     with pytest.raises(OSError, match="disk full"):
         export(model, tmp_path / "model", (16, 24))
-    assert (tmp_path / "model" / "old").exists()
+    assert old.exists()
     monkeypatch.undo()
     export(model, tmp_path / "model", (16, 24))
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
-    assert not (tmp_path / "model" / "old").exists()
+    assert not old.exists()
     extra = json.loads((tmp_path / "model" / "assets.extra" / "export.json").read_text())
     assert extra == {
         "image_size": [16, 24], "crop_fraction": 0.875, "resize": "bilinear", "class_names": None
@@ -187,3 +188,40 @@ def test_bytes_that_are_no_picture(tmp_path):
     served = tf.saved_model.load(tmp_path / "m").signatures["serving_default"]
     with pytest.raises(tf.errors.InvalidArgumentError):
         served(image_bytes=tf.constant([b"not a picture"]))
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+def test_nothing_but_a_saved_model_is_ever_replaced(kind, tmp_path):
+    target, precious = tmp_path / "target", tmp_path / "target"
+    if kind == "file":
+        target.write_text("precious")
+    elif kind == "link":
+        precious = tmp_path / "elsewhere"
+        precious.write_text("precious")
+        target.symlink_to(precious)
+    else:
+        precious = target / "notes.txt"
+        target.mkdir()
+        (target / "saved_model.pb").write_text("")
+        precious.write_text("precious")
+    with pytest.raises(FileExistsError, match="target"):
+        export(net(), target, (16, 24))
+    assert precious.read_text() == "precious"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"image_size": "16"}, "image_size='16'"),
+        ({"image_size": (16,)}, r"image_size=\(16,\)"),
+        ({"image_size": 0}, "image_size=0"),
+        ({"image_size": 16.0}, "image_size=16.0"),
+        ({"crop_fraction": 0}, "crop_fraction=0"),
+        ({"crop_fraction": 2}, "crop_fraction=2"),
+    ],
+)
+def test_arguments_out_of_range(options, says, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        export(net(), tmp_path / "model", **({"image_size": (16, 24)} | options))
+    assert not list(tmp_path.iterdir())

@@ -13,6 +13,10 @@ import tensorflow as tf
 from tfscale._keras import check_model, keras
 from tfscale.data import jpeg
 
+_SAVED_MODEL = {
+    "assets", "assets.extra", "fingerprint.pb", "keras_metadata.pb", "saved_model.pb", "variables",
+}  # fmt: skip
+
 
 def export(model, directory, image_size, class_names=None, crop_fraction=0.875, from_logits=False):
     """Writes a SavedModel that turns pictures into float32 class probabilities.
@@ -29,7 +33,8 @@ def export(model, directory, image_size, class_names=None, crop_fraction=0.875, 
     rebuilt without its strategy and computes in float32 under whatever policy it was trained,
     so that the files name no device and run everywhere. Every worker has to call this function
     (batch-norm statistics are averaged over the replicas); worker 0 writes. The files are
-    complete or absent: what was in `directory` stays until the new ones are.
+    complete or absent: what was in `directory` stays until the new ones are. Only an earlier
+    SavedModel is replaced, never another file or folder.
 
     Beside the model lie `assets/class_names.txt` (a name a line, in the order of the
     probabilities) and `assets.extra/export.json` (image size, crop, names).
@@ -48,7 +53,8 @@ def export(model, directory, image_size, class_names=None, crop_fraction=0.875, 
 
     Raises:
         ValueError: if the number of class names is not that of the outputs, if the outputs are
-            no probabilities, or in `strategy.scope()`.
+            no probabilities, for an argument out of range, or in `strategy.scope()`.
+        FileExistsError: if `directory` is a file, or a folder with anything but a SavedModel.
 
     Example:
         tfscale.export.export(model, "runs/a/export", image_size=224, class_names=names)
@@ -60,12 +66,15 @@ def export(model, directory, image_size, class_names=None, crop_fraction=0.875, 
     check_model(model)
     if tf.distribute.has_strategy():
         raise ValueError("call export outside of strategy.scope(): it rebuilds the model")
-    height_width = (image_size,) * 2 if isinstance(image_size, int) else tuple(image_size)
+    height_width = _height_width(image_size)
+    if not 0 < crop_fraction <= 1:
+        raise ValueError(f"crop_fraction={crop_fraction} is not above 0 and at most 1")
     directory = Path(directory)
     # On every worker: reading statistics that the replicas share is a collective.
     weights = model.get_weights()
     if not model.distribute_strategy.extended.should_checkpoint:
         return directory
+    _check_replaceable(directory)
     plain = _rebuild(model)
     plain.set_weights(weights)
     probabilities = _checked(plain, height_width, class_names, from_logits)
@@ -84,6 +93,29 @@ def export(model, directory, image_size, class_names=None, crop_fraction=0.875, 
         }
         (extra / "export.json").write_text(json.dumps(description, indent=2) + "\n")
     return directory
+
+
+def _height_width(image_size):
+    sides = (image_size,) * 2 if isinstance(image_size, int) else image_size
+    pair = isinstance(sides, tuple | list) and len(sides) == 2
+    if not pair or not all(type(side) is int and side > 0 for side in sides):
+        raise ValueError(f"image_size={image_size!r} is neither an integer nor (height, width)")
+    return tuple(sides)
+
+
+def _check_replaceable(directory):
+    """Raises FileExistsError unless `directory` is absent, empty, or a SavedModel and no more."""
+    if not os.path.lexists(directory):
+        return
+    if not directory.is_dir() or directory.is_symlink():
+        raise FileExistsError(f"export to {directory}: there is a file or a link of that name")
+    others = sorted({path.name for path in directory.iterdir()} - _SAVED_MODEL)
+    if others:
+        raise FileExistsError(
+            f"export to {directory}: that folder holds {', '.join(others[:4])}"
+            f"{' and more' if others[4:] else ''}, which the SavedModel would replace; name a "
+            "folder of its own"
+        )
 
 
 class _Served(tf.Module):
