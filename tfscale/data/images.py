@@ -232,14 +232,13 @@ def _batches(
     def load(row):
         return tf.cond(row[pipeline.RECORD] >= 0, lambda: picture(row), nothing)
 
-    traced = tf.function(load, autograph=False).get_concrete_function(tf.TensorSpec([6], tf.int64))
     rows = pipeline.Rows(contract, worker, files, offsets)
-    repair = pipeline.Repair(rows, load, on_error, max_bad_share, image_size)
+    repair = pipeline.Repair(rows, load, on_error, max_bad_share, image_size, initial_step)
     return pipeline.batches(
         initial_step,
         None if contract.order is not None else contract.steps_per_epoch,
         rows,
-        traced,
+        load,
         repair,
         global_batch_size // contract.num_replicas,
         num_parallel_calls or pipeline.usable_cores(),

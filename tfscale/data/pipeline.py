@@ -3,8 +3,8 @@
 A stream of rows (position, record, ...) is mapped to pictures in parallel. What fails is dropped
 by `ignore_errors`, which leaves a gap in the positions; the batch in which the gap shows has it
 mended: named and raised, or named and replaced. So a good record pays nothing for the care
-taken of bad ones. The last row of each step mends itself at once, so that a run of bad records
-cannot turn into an endless silent search for a good one.
+taken of bad ones. Now and then a record is tried before it is sent on its way, so that where all
+are bad there is an error and no endless silent search for a good one.
 """
 
 import dataclasses
@@ -18,9 +18,10 @@ import tensorflow as tf
 from tfscale.data import order as order_lib
 from tfscale.data import reading
 
-POSITION, RECORD, KEY, FILE, OFFSET, LAST = range(6)
+POSITION, RECORD, KEY, FILE, OFFSET = COLUMNS = range(5)
 PADDING, POISON = -1, -2
 _DTYPES = (tf.uint8, tf.int32, tf.float32, tf.int64)
+TRY_EVERY = 64  # steps
 PATIENCE = 100  # records tried in place of a bad one
 
 logger = logging.getLogger("tfscale")
@@ -87,23 +88,14 @@ class Rows:
         return records, np.zeros_like(records)
 
     def table(self, records, epochs, position):
-        """Returns an int64 array [rows, 6] with the columns POSITION ... LAST."""
+        """Returns an int64 array [rows, 5] with the columns POSITION ... OFFSET."""
         seed = self.contract.order.seed if self.contract.order is not None else 0
-        table = np.zeros([len(records), 6], np.int64)
+        table = np.empty([len(records), len(COLUMNS)], np.int64)
         table[:, POSITION] = position + np.arange(len(records))
         table[:, RECORD] = records
         table[:, KEY] = order_lib.augmentation_keys(seed, epochs, records)
         table[:, FILE] = self.files[records]
         table[:, OFFSET] = self.offsets[records]
-        return table
-
-    def __call__(self, step):
-        """Returns the table of a step."""
-        try:
-            table = self.table(*self.records(int(step)), int(step) * self.per_step)
-        except Exception:  # noqa: BLE001 - would be ignored here; `Repair.batch` meets it again
-            table = np.full([self.per_step, 6], POISON, np.int64)
-        table[-1, LAST] = 1
         return table
 
 
@@ -118,25 +110,29 @@ class Repair:
         on_error: "raise" or "skip".
         max_bad_share: share of a worker's records that may be skipped.
         image_size: (height, width).
+        first_step: `int`.
     """
 
-    def __init__(self, rows, load, on_error, max_bad_share, image_size):
+    def __init__(self, rows, load, on_error, max_bad_share, image_size, first_step):
         self._rows, self._load, self._on_error, self._image_size = rows, load, on_error, image_size
-        self._bad, self._failure = {}, None
+        self._first_step, self._bad, self._failure = first_step, {}, None
         # A small set may well hold a few bad ones: a share of it would allow none.
         self._limit = max(10, int(max_bad_share * rows.contract.num_records))
 
-    def one(self, position):
-        """Returns (image, label, weight, record) for a position.
+    def table(self, step):
+        """Returns the table of a step; of every 64th after its first record was tried.
 
         An error raised here would be ignored as any other: it is kept for `batch` to raise, and
-        the record is POISON.
+        the records are POISON.
         """
+        step, rows = int(step), self._rows
         try:
-            return self._at(int(position))
+            if step % TRY_EVERY == 0 or step == self._first_step:
+                self._at(step * rows.per_step)
+            return rows.table(*rows.records(step), step * rows.per_step)
         except Exception as error:  # noqa: BLE001
             self._failure = error
-            return (*self._nothing(), np.int64(POISON))
+            return np.full([rows.per_step, len(COLUMNS)], POISON, np.int64)
 
     def _nothing(self):
         return np.zeros([*self._image_size, 3], np.uint8), np.int32(0), np.float32(0)
@@ -153,8 +149,7 @@ class Repair:
             `tuple` of arrays like `parts`, with one entry for each position.
         """
         if POISON in parts[-1]:
-            self._rows.records(int(first) // self._rows.per_step)
-            raise self._failure or RuntimeError("a step's rows could not be made")
+            raise self._failure
         there = {int(position): i for i, position in enumerate(positions)}
         whole = [
             [part[there[p]] for part in parts] if p in there else self._at(p)
@@ -227,7 +222,7 @@ def batches(first_step, num_steps, rows, load, repair, batch_size, num_parallel_
         first_step: `int`.
         num_steps: `int`, or None for no end.
         rows: `Rows`.
-        load: traced `tf.function` of a row that returns (image, label, weight).
+        load: see `Repair`.
         repair: `Repair`.
         batch_size: `int`, divides the rows of a step.
         num_parallel_calls: `int`.
@@ -237,28 +232,12 @@ def batches(first_step, num_steps, rows, load, repair, batch_size, num_parallel_
     """
 
     def table(step):
-        found = tf.numpy_function(rows, [step], tf.int64)
-        return tf.ensure_shape(found, [rows.per_step, 6])
-
-    def guarded(row):
-        """What `load` gives, or what `repair` makes of it: slower, and never a gap."""
-        attempt = tf.data.Dataset.from_tensors(row).map(lambda row: (True, *load(row)))
-        nothing = (False, *(tf.zeros(s.shape, s.dtype) for s in load.structured_outputs))
-        good, *parts = attempt.ignore_errors().reduce(nothing, lambda _, parts: parts)
-
-        def mended():
-            found = tf.numpy_function(repair.one, [row[POSITION]], _DTYPES)
-            return [
-                tf.ensure_shape(a, b.shape)
-                for a, b in zip(found, [*parts, row[RECORD]], strict=True)
-            ]
-
-        return tf.cond(good, lambda: [*parts, row[RECORD]], mended)
+        found = tf.numpy_function(repair.table, [step], tf.int64)
+        return tf.ensure_shape(found, [rows.per_step, len(COLUMNS)])
 
     @tf.autograph.experimental.do_not_convert
     def example(row):
-        parts = tf.cond(row[LAST] > 0, lambda: guarded(row), lambda: [*load(row), row[RECORD]])
-        return row[POSITION], *parts
+        return row[POSITION], *load(row), row[RECORD]
 
     @tf.autograph.experimental.do_not_convert
     def close_gaps(first, batch):
