@@ -1,10 +1,11 @@
 """How the training program says what went wrong: one line, in place of a traceback."""
 
+import contextlib
+import fcntl
 import os
 import re
 import signal
 import sys
-import tempfile
 
 
 def report(error):
@@ -48,14 +49,33 @@ def is_from_tensorflow(error):
     return tensorflow is not None and isinstance(error, tensorflow.errors.OpError)
 
 
-def check_writable(folder):
-    """Raises OSError unless files can be made in `folder`; else found minutes later."""
+@contextlib.contextmanager
+def run_folder(folder):
+    """Makes the folder of a run and keeps other runs of this machine out of it meanwhile.
+
+    Two runs in one folder would remove each other's checkpoints. The system drops the lock with
+    the process, however that ends.
+
+    Raises:
+        OSError: the folder cannot be written, which would else be found minutes later; or
+            another run is using it.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        lock = open(folder / ".lock", "a")  # noqa: SIM115
     except OSError as error:
         raise OSError(f"--model_dir={folder} cannot be written: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError(
+                f"--model_dir={folder} is in use by another run, which has not ended yet; wait "
+                "for it, stop it, or take another folder"
+            ) from None
+        except OSError:
+            pass  # A file system without locks.
+        yield
 
 
 def check_same_classes(train, held_out):

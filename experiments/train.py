@@ -15,6 +15,7 @@ import logging
 import os
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 # Started as a file, Python puts experiments/ on the path in place of the folder above it.
@@ -52,13 +53,12 @@ def main(argv=None):
                 "has no evaluator: its workers evaluate after every epoch. Start workers only, or "
                 "remove 'evaluator' from the job"
             )
-        if cluster.is_leader:
-            failures.check_writable(Path(run.model_dir))
-        if run.dataset != "records" and cluster.is_leader:
-            ensure_records(run.dataset, Path(run.records_dir).resolve())
-        # Before TensorFlow loads: a missing worker shows in seconds, not after minutes of silence.
-        meet(cluster, declared=declarations(run), timeout_seconds=run.start_timeout)
-        return train(run, cluster)
+        with failures.run_folder(Path(run.model_dir)) if cluster.is_leader else nullcontext():
+            if run.dataset != "records" and cluster.is_leader:
+                ensure_records(run.dataset, Path(run.records_dir).resolve())
+            # Before TensorFlow loads: a missing worker shows in seconds, not after minutes.
+            meet(cluster, declared=declarations(run), timeout_seconds=run.start_timeout)
+            return train(run, cluster)
     except (Exception, KeyboardInterrupt) as error:
         code = failures.report(error)
         if code is None:

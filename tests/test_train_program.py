@@ -149,3 +149,14 @@ def test_a_model_dir_that_cannot_be_written_is_found_at_once(tmp_path, monkeypat
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         assert train.main(["--dataset=records", f"--model_dir={folder}"]) == 1
         assert f"--model_dir={folder} cannot be written" in capsys.readouterr().err
+
+
+def test_two_runs_never_share_a_folder(tmp_path):
+    with failures.run_folder(tmp_path / "run"):
+        with (
+            pytest.raises(OSError, match="in use by another run"),
+            failures.run_folder(tmp_path / "run"),
+        ):
+            pass
+    with failures.run_folder(tmp_path / "run"):  # Free again.
+        pass

@@ -212,7 +212,12 @@ def _replacing(directory):
         yield partial
         if directory.exists():
             directory.rename(old)
-        partial.rename(directory)
+        try:
+            partial.rename(directory)
+        except OSError:
+            if old.exists():
+                old.rename(directory)
+            raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
