@@ -242,8 +242,8 @@ def test_evaluation_covers_every_record_once(tmp_path):
     contract = records.describe(tmp_path, "validation", 4, num_replicas=2, num_workers=2)
     assert contract.steps_per_epoch == 2
     parts = [contract.owned(worker).tolist() for worker in range(2)]
-    assert parts == [[0, 1, 4, 5], [2, 3, 6]]
-    assert "the last step has 3 examples" in "\n".join(contract.lines(1))
+    assert parts == [[0, 3, 4], [1, 2, 5, 6]]
+    assert "2 steps of 2 replica(s) x 1 or 2, every example once" in "\n".join(contract.lines(1))
 
 
 def test_one_read_does_not_touch_the_rest_of_the_file(tmp_path):

@@ -58,14 +58,24 @@ class DataContract:
     def owned(self, worker):
         """Returns the records that a worker can ever read, an int64 array in record order.
 
-        In evaluation the rows of each global batch are cut into equal parts, one a worker.
+        In evaluation see `evaluation_bounds`.
         """
         if self.order is not None:
             return self.order.owned(*self.streams(worker))
         records = np.arange(self.num_records)
-        return records[
-            records % self.global_batch_size * self.num_workers // self.global_batch_size == worker
-        ]
+        batches = np.searchsorted(self.evaluation_bounds(), records, side="right") - 1
+        replicas = batches % self.num_replicas
+        return records[replicas * self.num_workers // self.num_replicas == worker]
+
+    def evaluation_bounds(self):
+        """Returns where each replica's batch begins in the records, and the end of the last.
+
+        Batch ``step * num_replicas + replica`` is ``bounds[i]`` to ``bounds[i + 1]``. Their sizes
+        differ by one at most, so that no replica has an empty batch while there are examples
+        enough: TensorFlow's oneDNN kernels fail on convolutions over an empty batch.
+        """
+        batches = self.steps_per_epoch * self.num_replicas
+        return np.arange(batches + 1, dtype=np.int64) * self.num_records // batches
 
     def lines(self, worker=0):
         """Returns the contract as text for one worker, a `list` of lines."""
@@ -80,11 +90,14 @@ class DataContract:
             f"global batch {size} = {self.num_replicas} replica(s) x {size // self.num_replicas}"
         )
         if self.order is None:
-            fate = "none left over" if not left else f"the last step has {left} examples"
-            text.append(f"  {self.steps_per_epoch} steps, {steps}, every example once; {fate}")
+            sizes = " or ".join(map(str, np.unique(np.diff(self.evaluation_bounds()))))
+            text.append(
+                f"  {self.steps_per_epoch} steps of {self.num_replicas} replica(s) x {sizes}, "
+                "every example once"
+            )
             text.append(
                 f"  worker {worker} of {self.num_workers} reads {len(self.owned(worker))} of "
-                f"{records} records: its rows of every batch"
+                f"{records} records: its part of every batch"
             )
             return text
         fate = {

@@ -127,8 +127,9 @@ def eval_dataset(
     """Returns a finite dataset with every picture exactly once, in the order of the records.
 
     The short side is resized to ``image_size / crop_fraction`` and the centre cut out. All
-    workers and replicas get the same number of batches. Those of the last step may be smaller,
-    or empty (0 examples), so that no example is counted twice.
+    workers and replicas get the same number of batches. Their sizes differ by one at most, so
+    that no example is counted twice and no batch is empty, unless there are fewer examples than
+    batches.
 
     Args:
         data_dir, global_batch_size, image_size, input_context: see `train_dataset`.

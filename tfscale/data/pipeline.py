@@ -78,13 +78,15 @@ class Rows:
         return self.contract.global_batch_size // self.contract.num_workers
 
     def records(self, step):
-        """Returns `(records, epochs)` of this worker's rows; PADDING beyond the last record."""
+        """Returns `(records, epochs)` of this worker's rows; PADDING where a batch is not full."""
         contract = self.contract
         if contract.order is not None:
             return contract.order.batch(step, *contract.streams(self.worker))
-        first = step * contract.global_batch_size + self.worker * self.per_step
-        records = np.arange(first, first + self.per_step, dtype=np.int64)
-        records[records >= contract.num_records] = PADDING
+        local = contract.num_replicas // contract.num_workers
+        first = step * contract.num_replicas + self.worker * local
+        bounds = contract.evaluation_bounds()[first : first + local + 1, np.newaxis]
+        records = bounds[:-1] + np.arange(self.per_step // local)
+        records = np.where(records < bounds[1:], records, PADDING).reshape(-1)
         return records, np.zeros_like(records)
 
     def table(self, records, epochs, position):
@@ -253,14 +255,18 @@ def batches(first_step, num_steps, rows, load, repair, batch_size, num_parallel_
         return positions[-1] + 1, tuple(tf.cond(whole, lambda: parts, mended))
 
     steps = tf.data.Dataset.counter(first_step)
-    steps = steps if num_steps is None else steps.take(num_steps)
-    return (
-        steps.map(table)
-        .prefetch(2)
-        .unbatch()
-        .map(example, num_parallel_calls=num_parallel_calls, deterministic=True)
+    if num_steps is not None:
+        steps = steps.take(num_steps)
+    sent = steps.map(table).prefetch(2).unbatch()
+    if num_steps is not None:
+        # One row more, for a gap to show where the last record of all is bad.
+        end = [(first_step + num_steps) * rows.per_step, PADDING, 0, 0, 0]
+        sent = sent.concatenate(tf.data.Dataset.from_tensors(tf.constant(end, tf.int64)))
+    whole = (
+        sent.map(example, num_parallel_calls=num_parallel_calls, deterministic=True)
         .ignore_errors()
         .batch(batch_size)
         .scan(tf.constant(first_step * rows.per_step, tf.int64), close_gaps)
         .rebatch(batch_size, drop_remainder=True)
     )
+    return whole if num_steps is None else whole.take(num_steps * rows.per_step // batch_size)

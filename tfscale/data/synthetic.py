@@ -57,8 +57,8 @@ def eval_dataset(
     """Returns a finite dataset of random pictures, with the element spec of `images`.
 
     Args:
-        num_records: `int`, examples in all; the last batches are smaller or empty. None means
-            one global batch.
+        num_records: `int`, examples in all, spread over the batches as `images.eval_dataset`
+            does it. None means one global batch.
         pad_remainder: `bool`, see `images.eval_dataset`.
         global_batch_size, image_size, input_context, seed, num_classes, include_record_ids,
             data_dir, **ignored: see `train_dataset`.
@@ -80,8 +80,10 @@ def eval_dataset(
     def element(number):
         step, device = number // local, number % local
         replica = context.input_pipeline_id * local + device
-        left = num_records - step * global_batch_size - replica * size
-        count = tf.cast(tf.clip_by_value(left, 0, size), tf.int32)
+        batches = steps * context.num_replicas_in_sync
+        batch = step * context.num_replicas_in_sync + replica
+        count = (batch + 1) * num_records // batches - batch * num_records // batches
+        count = tf.cast(count, tf.int32)
         if pad_remainder:
             weight = tf.cast(tf.range(size) < count, tf.float32)
             parts = (image, label, weight)
