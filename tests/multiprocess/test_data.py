@@ -42,5 +42,5 @@ def test_workers_read_disjoint_rows_of_the_same_batches_and_stay_in_step(tmp_pat
     seen = [i for w in workers for part, _ in w["evaluation"] for ids in part for i in ids]
     assert sorted(seen) == list(range(11))
     for worker in workers:
-        assert [counted for _, counted in worker["evaluation"]] == [8.0, 3.0]
-    assert [len(ids) for w in workers for ids in w["evaluation"][1][0]] == [2, 1, 0, 0]
+        assert [counted for _, counted in worker["evaluation"]] == [5.0, 6.0]
+    assert [len(ids) for w in workers for ids in w["evaluation"][1][0]] == [1, 2, 1, 2]
