@@ -6,10 +6,13 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "check": None,
+        "clock": None,
+        "describe": "tfscale.data.records",
         "eval_dataset": "tfscale.data.images",
         "images": None,
         "prepare": None,
         "records": None,
+        "skipped_records": "tfscale.data.images",
         "synthetic": None,
         "train_dataset": "tfscale.data.images",
     },
