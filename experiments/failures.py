@@ -29,11 +29,14 @@ def report(error):
 def explain(error):
     """The text of an error; that of TensorFlow for a lost worker in our words."""
     text = getattr(error, "message", None) or str(error)
-    lost = re.findall(r"^\s*/job:(\w+)/replica:0/task:(\d+)\s*$", text, re.MULTILINE)
-    if lost and "unhealthy" in text:
+    if "unhealthy" in text:
+        lost = re.findall(r"^\s*/job:(\w+)/replica:0/task:(\d+)\s*$", text, re.M)
+    elif re.search(r"failed to connect|Connection re(set|fused)|Socket closed", text):
+        lost = re.findall(r"remote target /job:(\w+)/replica:0/task:(\d+) while", text)
+    else:
+        lost = []
+    if lost:
         names = ", ".join(f"{job} {task}" for job, task in dict.fromkeys(lost))
-    elif "CoordinationService" in text and "failed to connect" in text:
-        names = "worker 0 (the chief, where there is one)"
     elif raised := re.search(r"^\w+Error: (.+?)\nTraceback \(most recent", text, re.M | re.S):
         return raised[1].strip()  # By Python code inside the graph: the input names a bad record.
     else:

@@ -109,8 +109,14 @@ def test_errors_of_tensorflow_are_shown_without_a_traceback(monkeypatch, capsys,
         ),
         (
             "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:25702\n"
-            "while calling /tensorflow.CoordinationService/InsertKeyValue",
-            "worker 0 ",
+            "remote target /job:worker/replica:0/task:0 while calling /tensorflow."
+            "CoordinationService/InsertKeyValue",
+            "worker 0 has ended",
+        ),
+        (
+            "Collective ops is aborted by: recvmsg:Connection reset by peer\nAdditional GRPC error "
+            "information from remote target /job:chief/replica:0/task:0 while calling /tensorflow.",
+            "chief 0 has ended",
         ),
     ],
 )
