@@ -130,6 +130,24 @@ def test_another_source_or_other_options_are_noticed(tmp_path):
         prepare.prepare(source, tmp_path)
 
 
+def test_overwriting_deletes_nothing_but_records(tmp_path):
+    source, out = make(tmp_path / "in", {"a": 2, "b": 2}), tmp_path / "out"
+    prepare.prepare(source, out, validation_fraction=0, num_shards=2)
+    others = ("train-holiday.zip", "train-notes.partial", "train-00000-of-00002")
+    for name in others:
+        (out / name).write_bytes(b"precious")
+    with pytest.raises(ValueError, match="train-00000-of-00002, train-holiday.zip.*move such"):
+        prepare.prepare(source, out, validation_fraction=0, overwrite=True)
+    assert len(list(out.glob("*.tfrecord"))) == 2 and (out / "train.index.json").exists()
+    for name in ("train-holiday.zip", "train-00000-of-00002"):
+        (out / name).rename(tmp_path / name)
+    found = prepare.prepare(source, out, validation_fraction=0, num_shards=1, overwrite=True)
+    assert [path.name for path in out.glob("*.tfrecord")] == ["train-00000-of-00001.tfrecord"]
+    assert found["train"].num_records == 4
+    assert all((f if f.exists() else out / f.name).read_bytes() == b"precious"
+               for f in (tmp_path / name for name in others))  # fmt: skip
+
+
 def test_other_formats_become_jpegs_of_the_right_picture(tmp_path):
     folder = tmp_path / "in" / "all"
     folder.mkdir(parents=True)

@@ -5,6 +5,7 @@ import concurrent.futures
 import json
 import logging
 import pathlib
+import re
 import time
 
 import tensorflow as tf
@@ -188,12 +189,23 @@ class _Journal:
 
 
 def _check_output(folder, split, journal, overwrite):
-    """Refuses, or clears, what another run left in the output folder."""
-    for leftover in folder.glob(f"{split}-*.partial"):
-        leftover.unlink()
+    """Refuses, or clears, what another run left in the output folder; never another's files."""
+    own = re.compile(rf"{re.escape(split)}-\d{{5,}}-of-\d{{5,}}\.tfrecord")
+    for leftover in folder.glob("*.partial"):
+        if own.fullmatch(leftover.name.removesuffix(".partial")):
+            leftover.unlink()
     there = [pathlib.Path(path) for path in index_lib.record_files(folder, split)]
     strange = [path for path in there if journal.finished(path.name) is None]
     old = index_lib.load(folder, split)
+    indexed = {shard.name for shard in old.shards} if old else set()
+    foreign = [p.name for p in strange if not own.fullmatch(p.name) and p.name not in indexed]
+    if foreign:
+        raise ValueError(
+            f"{folder} holds {', '.join(foreign[:3])}{' ...' if len(foreign) > 3 else ''}, which a "
+            f"reader would take for records of split {split!r}, and which neither an index lists "
+            f"nor prepare wrote (its files are {split}-00000-of-00001.tfrecord and so on): move "
+            "such files away, or choose another output"
+        )
     if strange and not overwrite:
         before = journal.other or (old.options if old else None)
         changed = "they have no note of their source"
