@@ -165,6 +165,23 @@ def test_truncated_and_damaged_files_without_index(tmp_path, caplog):
         records.find(tmp_path)
 
 
+def test_a_file_that_the_names_say_is_missing(tmp_path, caplog):
+    record_files.write(tmp_path, [2, 2, 2, 2])
+    (tmp_path / "train-00002-of-00004.tfrecord").unlink()
+    for gone in ("train-00002-of-00004.tfrecord", "train-00003-of-00004.tfrecord"):
+        (tmp_path / gone).unlink(missing_ok=True)
+        with pytest.raises(ValueError, match=f"4 files, but . (is|are) missing: .*{gone}"):
+            records.find(tmp_path)
+    assert records.find(tmp_path, on_error="skip").num_records == 4
+    assert caplog.text.count("2 are missing: train-00002-of-00004.tfrecord, train-00003") == 1
+    assert not (tmp_path / "train.index.json").exists()
+    assert records.find(str(tmp_path / "train-*")).num_records == 4  # a pattern may want a part
+    assert caplog.text.count("2 are missing") == 2
+    assert not index.gaps([f"/x/a-{i}-of-2.rec" for i in range(2)] + ["/x/train-0", "/x/a"])
+    assert "1022 are missing: t-00001-of-01024, " in index.gaps(
+        ["t-00000-of-01024", "t-00009-of-01024"])[0]  # fmt: skip
+
+
 def test_empty_shard_warns_and_only_empty_ones_raise(tmp_path, caplog):
     record_files.write(tmp_path, [2, 0, 2])
     assert records.find(tmp_path).num_records == 4

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import uuid
 
 import numpy as np
@@ -171,6 +172,33 @@ def record_files(directory, split):
     found += tf.io.gfile.glob(os.path.join(str(directory), f"{split}.tfrecord*"))
     others = (".json", ".partial", ".txt", ".md")
     return sorted({path for path in found if not path.endswith(others)})
+
+
+def gaps(paths):
+    """Returns which files of sets named ``NAME-00000-of-00004`` are missing, one line a set.
+
+    Example:
+        >>> gaps(["train-00000-of-00003", "train-00002-of-00003"])
+        ['the names say that there are 3 files, but 1 is missing: train-00001-of-00003']
+    """
+    sets = collections.defaultdict(dict)
+    for path in paths:
+        named = re.fullmatch(r"(.*-)(\d+)(-of-)(\d+)(\D*)", os.path.basename(path))
+        if named:
+            before, number, of, count, after = named.groups()
+            sets[before, of + count + after, int(count)][int(number)] = len(number)
+    found = []
+    for (before, after, count), there in sorted(sets.items()):
+        missing = [number for number in range(count) if number not in there]
+        if missing:
+            width = max(there.values())
+            names = [f"{before}{number:0{width}d}{after}" for number in missing[:8]]
+            found.append(
+                f"the names say that there are {count} files, but {len(missing)} "
+                f"{'is' if len(missing) == 1 else 'are'} missing: {', '.join(names)}"
+                + (" ..." if len(missing) > 8 else "")
+            )
+    return found
 
 
 def gzip_hint(path):

@@ -48,6 +48,9 @@ def find(data_dir, split="train", on_error="raise"):
         folders = sorted({os.path.dirname(path) for path in paths})
         if len(folders) > 1:
             raise ValueError(f"{data_dir!r} matches files of several folders: {folders[:3]}")
+        if len(paths) > 1:  # part of a split on purpose, or a part that was lost: who knows
+            for problem in index_lib.gaps(paths):
+                logger.warning("%r: %s", data_dir, problem)
         return _say_empty(scan_lib.scan(paths, split, on_error)[0])
     found = index_lib.load(data_dir, split)
     if found is None:
@@ -81,8 +84,17 @@ def _index_again(data_dir, split, on_error):
             f"(working directory {os.getcwd()}); {data_dir} {holds}. Make records with: "
             f"python -m tfscale.data.prepare --source=IMAGES --output={data_dir}"
         )
+    lost = index_lib.gaps(paths)
+    if lost and on_error == "raise":
+        raise ValueError(
+            f"split {split!r} in {data_dir} is not complete:\n  "
+            + "\n  ".join(lost)
+            + "\nCopy the missing files again, or read on with on_error='skip'."
+        )
+    for problem in lost:
+        logger.warning("%s", problem)
     found, whole = scan_lib.scan(paths, split, on_error)
-    if not whole:
+    if lost or not whole:
         return found  # written down, the lost records would never be missed again
     try:
         logger.info("index written: %s", found.save())
