@@ -2,6 +2,8 @@
 
 import io
 import logging
+import os
+import shutil
 
 import numpy as np
 import pytest
@@ -130,6 +132,26 @@ def test_another_source_or_other_options_are_noticed(tmp_path):
         prepare.prepare(source, tmp_path)
 
 
+def test_a_picture_replaced_by_one_of_the_same_size_is_noticed(tmp_path, caplog):
+    source = make(tmp_path / "in", {"a": 3, "b": 3})
+    first = prepare.prepare(source, tmp_path / "out", validation_fraction=0)["train"]
+    copy = shutil.copytree(source, tmp_path / "copy", copy_function=shutil.copyfile)
+    prepare.prepare(copy, tmp_path / "out", validation_fraction=0)
+    assert "already there, 6 records" in caplog.text
+    one, data = source / "a" / "1.jpg", record_files.encode(record_files.picture(77))
+    size = max(len(data), one.stat().st_size) + 9
+    for path, content in ((copy / "a" / "1.jpg", one.read_bytes()), (one, data)):
+        path.write_bytes(content.ljust(size, b"\0"))
+        os.utime(path, ns=(0, 0))
+    prepare.prepare(copy, tmp_path / "out", validation_fraction=0, overwrite=True)
+    with pytest.raises(ValueError, match="changed since: source"):
+        prepare.prepare(source, tmp_path / "out", validation_fraction=0)
+    found = prepare.prepare(source, tmp_path / "out", validation_fraction=0, overwrite=True)
+    assert found["train"].options["source"] != first.options["source"]
+    kept = {value(f, reading.FILENAME): value(f, reading.ENCODED) for f in examples(found["train"])}
+    assert kept[b"a/1.jpg"].startswith(data)
+
+
 def test_overwriting_deletes_nothing_but_records(tmp_path):
     source, out = make(tmp_path / "in", {"a": 2, "b": 2}), tmp_path / "out"
     prepare.prepare(source, out, validation_fraction=0, num_shards=2)
@@ -190,6 +212,36 @@ def test_bad_pictures_raise_or_are_counted(tmp_path, caplog):
     found = prepare.prepare(source, tmp_path / "out", validation_fraction=0, on_error="skip")
     assert found["train"].num_records == 6 and "2 of 8 pictures skipped" in caplog.text
     assert "truncated JPEG" in caplog.text and "zero bytes" in caplog.text
+
+
+def test_files_that_cannot_be_read(tmp_path, caplog):
+    source = make(tmp_path / "in", {"a": 2, "b": 2})
+    (source / "a" / "gone.jpg").symlink_to("nowhere.jpg")
+    (source / "a" / "good.jpg").symlink_to("../b/0.jpg")
+    os.mkfifo(source / "b" / "pipe.jpg")
+    message = "gone.jpg is a link to 'nowhere.jpg', which does not exist. Mend it, or pass on_err"
+    with pytest.raises(ValueError, match=message):
+        prepare.prepare(source, tmp_path / "out", validation_fraction=0)
+    found = prepare.prepare(source, tmp_path / "out", validation_fraction=0, on_error="skip")
+    assert found["train"].num_records == 5 and "2 of 7 pictures skipped" in caplog.text
+    assert "pipe.jpg is not a regular file" in caplog.text
+    assert prepare.prepare(source, tmp_path / "out", validation_fraction=0, on_error="skip")
+
+
+def test_links_back_are_not_followed(tmp_path, caplog):
+    source = make(tmp_path / "in", {"a": 2, "b": 3})
+    make(tmp_path / "elsewhere", {"more": 1})
+    (source / "whole").symlink_to("../in")
+    (source / "a" / "up").symlink_to("..")
+    (source / "a" / "same").symlink_to(".")
+    (source / "a" / "more").symlink_to("../../elsewhere/more")
+    (tmp_path / "elsewhere" / "more" / "back").symlink_to("../../in/a")
+    splits, class_names = sources.find(source, 0)
+    assert class_names == ("a", "b")
+    names = [picture.name for picture in splits["train"]]
+    assert names == ["a/0.jpg", "a/1.jpg", "a/more/0.jpg", "b/0.jpg", "b/1.jpg", "b/2.jpg"]
+    for link in ("in/whole", "a/up", "a/same", "a/more/back"):
+        assert f"{link} is a link back to" in caplog.text
 
 
 def test_odd_folders(tmp_path, caplog):

@@ -3,15 +3,17 @@
     python -m tfscale.data.prepare --source=IMAGES --output=RECORDS
 
 Shards are written one by one and renamed when complete; a run that was stopped goes on where it
-was. The same source and options give the same bytes.
+was. The same source and options give the same bytes; pictures are compared by their content, so
+that a copied source is the same one, and one in which a picture was replaced is another.
 """
 
 import argparse
+import concurrent.futures
 import hashlib
 import json
 import logging
-import os
 import sys
+import time
 
 import numpy as np
 
@@ -68,12 +70,10 @@ def prepare(
     options = {"image_size": image_size, "quality": quality, "seed": seed}
     written = {}
     for split, pictures in splits.items():
-        listing = [
-            [picture.name, picture.label, os.stat(picture.path).st_size] for picture in pictures
-        ]
+        digests, total = _digests(split, pictures, on_error)
+        listing = [[p.name, p.label, digest] for p, digest in zip(pictures, digests, strict=True)]
         order = np.random.RandomState(seed).permutation(len(pictures))
         shuffled = [pictures[i] for i in order]
-        total = sum(size for _, _, size in listing)
         written[split] = writing.write_split(
             output,
             split,
@@ -133,6 +133,26 @@ def prepare_arrays(
         "raise",
         overwrite,
     )
+
+
+def _digests(split, pictures, on_error):
+    """Returns the digests of the pictures' files, "" for one that cannot be read, and all bytes."""
+    from tfscale.data import writing
+
+    digests, total, said = [], 0, time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        for outcome in writing.in_order(pool, lambda picture: picture.digest(), pictures):
+            if isinstance(outcome, ValueError):
+                if on_error == "raise":
+                    raise ValueError(f"{outcome}. Mend it, or pass on_error='skip'.")
+                outcome = "", 0  # named when its turn to be written comes
+            digests.append(outcome[0])
+            total += outcome[1]
+            if time.monotonic() - said > 5:
+                said = time.monotonic()
+                logger.info("%s: %d of %d pictures looked at", split,
+                            len(digests), len(pictures))  # fmt: skip
+    return digests, total
 
 
 def _digest(value):

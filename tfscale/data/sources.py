@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import hashlib
 import logging
 import os
 import pathlib
@@ -23,6 +24,26 @@ class Picture:
     path: str
     name: str
     label: int
+
+    def read(self):
+        """Returns the bytes of the file; raises ValueError, naming it, if they cannot be had."""
+        path = pathlib.Path(self.path)
+        if path.is_symlink() and not path.exists():
+            raise ValueError(f"{path} is a link to {os.readlink(path)!r}, which does not exist")
+        if not path.is_file():  # to read a pipe might never end
+            raise ValueError(f"{path} is not a regular file")
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+
+    def digest(self):
+        """Returns `(SHA-256 of the bytes, their number)`; raises as `read` does.
+
+        Not the file's time, which a copy changes; its size alone another picture may have too.
+        """
+        data = self.read()
+        return hashlib.sha256(data).hexdigest(), len(data)
 
 
 def find(source, validation_fraction=0.1, seed=0, on_error="raise"):
@@ -77,7 +98,32 @@ def _folders(root):
     return sorted(
         entry.name for entry in root.iterdir()
         if entry.is_dir() and not entry.name.startswith((".", "__MACOSX"))
+        and not _leads_back(entry, [root])
     )  # fmt: skip
+
+
+def _leads_back(folder, above):
+    """Returns whether a folder is a link to one of those above it, or to one of theirs."""
+    real = os.path.realpath(folder)
+    back = any(os.path.commonpath([real, os.path.realpath(one)]) == real for one in above)
+    if back:
+        logger.warning("not followed: %s is a link back to %s, in which it lies", folder, real)
+    return back
+
+
+def _files(folder, above):
+    """Yields the files below a folder, those behind links too."""
+    folders = []
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            folders.append(entry)
+        else:
+            yield entry
+    for entry in folders:
+        if not (entry.is_symlink() and _leads_back(entry, [*above, folder])):
+            yield from _files(entry, [*above, folder])
 
 
 def _pictures(root, class_names, on_error):
@@ -87,20 +133,14 @@ def _pictures(root, class_names, on_error):
         logger.warning("%d picture(s) in %s are in no class folder: %s", len(loose), root, loose[0])
     for label, name in enumerate(class_names):
         before = len(pictures)
-        for folder, below, files in os.walk(root / name, followlinks=True):
-            below[:] = sorted(b for b in below if not b.startswith("."))
-            for file in sorted(files):
-                if file.startswith("."):
-                    continue
-                path = pathlib.Path(folder) / file
-                suffix = path.suffix.lower()
-                if suffix in READABLE:
-                    relative = path.relative_to(root).as_posix()
-                    pictures.append(Picture(str(path), relative, label))
-                elif suffix in UNREADABLE:
-                    refused.append(str(path))
-                else:
-                    others[suffix or file] += 1
+        for path in _files(root / name, [root]):
+            suffix = path.suffix.lower()
+            if suffix in READABLE:
+                pictures.append(Picture(str(path), path.relative_to(root).as_posix(), label))
+            elif suffix in UNREADABLE:
+                refused.append(str(path))
+            else:
+                others[suffix or path.name] += 1
         if len(pictures) == before:
             logger.warning("class folder %s holds no pictures", root / name)
     if others:

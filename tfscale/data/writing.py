@@ -30,7 +30,7 @@ def encode_jpeg(image, quality):
 
 def from_file(picture, class_names, image_size, quality):
     """Returns the serialised example of a `sources.Picture`; raises ValueError naming a bad one."""
-    encoded = pathlib.Path(picture.path).read_bytes()
+    encoded = picture.read()
     reason = reading.what_is_wrong_with_picture(encoded)
     if reason:
         raise ValueError(f"{picture.path} ({len(encoded)} bytes): {reason}")
@@ -110,7 +110,7 @@ def write_split(
                 entry = {"labels": collections.Counter(), "skipped": 0, "lengths": []}
                 partial = folder / f"{name}.partial"
                 with tf.io.TFRecordWriter(str(partial)) as writer:
-                    for outcome in _in_order(pool, serialise, part):
+                    for outcome in in_order(pool, serialise, part):
                         if isinstance(outcome, ValueError):
                             if on_error == "raise":
                                 raise ValueError(f"{outcome}. Mend it, or pass on_error='skip'.")
@@ -144,7 +144,7 @@ def write_split(
     return index
 
 
-def _in_order(pool, function, items, ahead=64):
+def in_order(pool, function, items, ahead=64):
     """Yields each item's result, or the ValueError that it raised, a few at a time in parallel."""
 
     def attempt(item):
