@@ -1,6 +1,7 @@
 """The check of records finds every fault and nothing else."""
 
 import pytest
+import tensorflow as tf
 
 from tests import record_files
 from tfscale.data import check, records
@@ -66,6 +67,15 @@ def test_damage_in_files_without_an_index(tmp_path, capsys, damage):
     assert "train: 6 records in 2 file(s): 0 bad record(s), 1 bad file(s)" in text
     # What was given up must not become the index.
     assert not list(tmp_path.glob("*.json"))
+
+
+def test_records_without_any_label_want_a_number_of_classes(tmp_path, capsys):
+    with tf.io.TFRecordWriter(str(tmp_path / "train.tfrecord")) as writer:
+        writer.write(tf.train.Example().SerializeToString())
+    assert check.main([str(tmp_path)]) == 2
+    assert "no label known; pass num_classes" in capsys.readouterr().err
+    code, text = run(tmp_path, capsys, "--num_classes=3")
+    assert code == 1 and "no field 'image/encoded'" in text
 
 
 def test_nothing_to_check(tmp_path, capsys):

@@ -232,6 +232,21 @@ def test_labels_against_classes(tmp_path, caplog):
         records.describe(tmp_path, "train", 2, label_offset=2)
 
 
+def test_classes_guessed_from_labels_with_a_gap(tmp_path, caplog):
+    record_files.write(tmp_path, [7], labels=[0, 1, 2, 0, 1, 7, 2])
+    assert records.describe(tmp_path, "train", 2).num_classes == 8
+    assert (
+        "4 of 8 classes never occur: 3, 4, 5, 6 (a number guessed from the highest label, 7, of "
+        "1 record(s): if that is a mistake" in caplog.text
+    )
+    with pytest.raises(ValueError, match=r"label 7 \(1 records\) is outside \[0, 3\)"):
+        records.describe(tmp_path, "train", 2, num_classes=3)
+    caplog.clear()
+    found = dataclasses.replace(records.find(tmp_path), class_names=tuple("abcdefgh"))
+    assert records.check_labels(found) == 8
+    assert "3 (d), 4 (e), 5 (f), 6 (g)" in caplog.text and "guessed" not in caplog.text
+
+
 def test_contract_says_who_reads_what(tmp_path):
     record_files.write(tmp_path, [3])
     contract = records.describe(tmp_path, "train", 2, num_replicas=2, num_workers=2)

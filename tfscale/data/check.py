@@ -74,7 +74,8 @@ def _check_split(index_lib, data_dir, split, decode, num_classes, label_offset, 
             found = records.find(data_dir, split, on_error="skip")
     for fault in faults:
         log(fault)
-    classes = num_classes or len(found.class_names) or 1 + max(found.label_counts) - label_offset
+    # Records with labels outside are named below, one by one.
+    classes = num_classes or records.check_labels(found, None, label_offset, on_error="skip")
     said, bad = time.monotonic(), []
     for record, reason in bad_records(found, classes, label_offset, decode):
         if reason:

@@ -205,12 +205,25 @@ def check_labels(index, num_classes=None, label_offset=0, on_error="raise"):
         logger.warning("%s; %d such records are skipped", text, sum(outside.values()))
     unseen = [label for label in range(given) if label not in counts]
     if unseen:
+        guess = ""
+        if not (num_classes or index.class_names):
+            guess = (
+                f" (a number guessed from the highest label, {high + label_offset}, of "
+                f"{counts[high]} record(s): if that is a mistake, or classes are missing above it, "
+                "pass num_classes)"
+            )
         logger.warning(
-            "split %r: %d of %d classes never occur: %s%s",
+            "split %r: %d of %d classes never occur: %s%s%s",
             index.split,
             len(unseen),
             given,
-            ", ".join(map(str, unseen[:8])),
+            ", ".join(_class(index, label) for label in unseen[:8]),
             " ..." if len(unseen) > 8 else "",
+            guess,
         )
     return given
+
+
+def _class(index, label):
+    known = label < len(index.class_names)
+    return f"{label} ({index.class_names[label]})" if known else str(label)
