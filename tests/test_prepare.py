@@ -212,6 +212,10 @@ def test_bad_pictures_raise_or_are_counted(tmp_path, caplog):
     found = prepare.prepare(source, tmp_path / "out", validation_fraction=0, on_error="skip")
     assert found["train"].num_records == 6 and "2 of 8 pictures skipped" in caplog.text
     assert "truncated JPEG" in caplog.text and "zero bytes" in caplog.text
+    for path in source.rglob("*.jpg"):
+        path.write_bytes(b"")
+    with pytest.raises(ValueError, match="no record for split 'train': 8 pictures skipped"):
+        prepare.prepare(source, tmp_path / "y", validation_fraction=0, on_error="skip")
 
 
 def test_files_that_cannot_be_read(tmp_path, caplog):
@@ -326,3 +330,81 @@ def test_command_line(tmp_path, capsys):
     assert "train: 4 records of 2 classes in 1 shard(s)" in shown and "validation: 2" in shown
     assert prepare.main(["--source=/absent", f"--output={tmp_path}"]) == 1
     assert "prepare: no folder '/absent'" in capsys.readouterr().err
+
+
+def test_numbers_out_of_range_are_refused_by_name(tmp_path, capsys):
+    source = make(tmp_path / "in", {"a": 1, "b": 1})
+    for argument, message in (
+        ("--image_size=0", "image_size=0; wanted an integer of at least 1"),
+        ("--image_size=-5", "image_size=-5"),
+        ("--quality=0", "quality=0; wanted an integer in [1, 100]"),
+        ("--quality=500", "quality=500"),
+        ("--num_shards=0", "num_shards=0; wanted an integer of at least 1"),
+        ("--num_shards=-2", "num_shards=-2"),
+        ("--seed=-1", "seed=-1; wanted an integer in [0, 4294967295]"),
+        ("--validation_fraction=1", "validation_fraction=1.0 is outside [0, 1)"),
+        ("--validation_fraction=-0.1", "validation_fraction=-0.1"),
+        ("--validation_fraction=nan", "validation_fraction=nan"),
+    ):
+        assert prepare.main([f"--source={source}", f"--output={tmp_path / 'out'}", argument]) == 1
+        shown = capsys.readouterr().err
+        assert shown.count("\n") == 1 and f"prepare: {message}" in shown
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="on_error='ignore' is none of 'raise', 'skip'"):
+        prepare.prepare(source, tmp_path / "out", on_error="ignore")
+    with pytest.raises(ValueError, match="quality=0"):
+        prepare.prepare_arrays([], tmp_path / "out", "train", "ab", quality=0)
+
+
+def test_a_full_disk_is_one_line_and_the_run_can_go_on(tmp_path, monkeypatch, capsys):
+    source = make(tmp_path / "in", {"a": 4, "b": 4})
+    arguments = [f"--source={source}", f"--output={tmp_path / 'out'}", "--num_shards=2",
+                 "--validation_fraction=0"]  # fmt: skip
+    real = tf.io.TFRecordWriter
+
+    class Full(real):
+        def write(self, record):
+            if "00001-of" in self.path:
+                raise tf.errors.ResourceExhaustedError(None, None, "No space left on device\nwhere")
+            super().write(record)
+
+        def __init__(self, path):
+            super().__init__(path)
+            self.path = path
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tf.io, "TFRecordWriter", Full)
+        assert prepare.main(arguments) == 1
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1 and "No space left on device (" in shown
+    assert "train-00001-of-00002.tfrecord cannot be written" in shown
+    assert not list((tmp_path / "out").glob("*.partial"))
+    kept = (tmp_path / "out" / "train-00000-of-00002.tfrecord").stat().st_mtime_ns
+    assert prepare.main(arguments) == 0
+    assert kept == (tmp_path / "out" / "train-00000-of-00002.tfrecord").stat().st_mtime_ns
+
+
+HALF_INDEX = '{"format": "tfscale-records", "version": 1}'
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("train.index.json", HALF_INDEX, "it lacks 'shards'.; delete it"),
+        ("train.index.json", "[]", "not an index of records; delete it"),
+        (".train.journal.json", "[]", "journal.json is damaged"),
+        (".train.journal.json", '{"options"', "journal.json is damaged"),
+        (".train.journal.json", '{"options": {}, "shards": {"a": 1}}', "journal.json is damaged"),
+    ],
+)
+def test_a_damaged_index_or_journal_says_the_way_out(tmp_path, name, content, message):
+    source, out = make(tmp_path / "in", {"a": 2, "b": 2}), tmp_path / "out"
+    options = {"validation_fraction": 0}
+    prepare.prepare(source, out, **options)
+    (out / "train.index.json").unlink()
+    (out / name).write_text(content)
+    with pytest.raises(ValueError, match=f"{message}.*[Pp]ass overwrite"):
+        prepare.prepare(source, out, **options)
+    assert prepare.prepare(source, out, **options, overwrite=True)["train"].num_records == 4
+    assert sorted(path.name for path in out.iterdir()) == [
+        "train-00000-of-00001.tfrecord", "train.index.json"]  # fmt: skip

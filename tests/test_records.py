@@ -125,6 +125,13 @@ def test_index_of_another_version_or_kind_is_refused(tmp_path):
         open(path, "w").write(json.dumps({**content, **change}))
         with pytest.raises(ValueError, match=message):
             records.find(tmp_path)
+    for change in ({"shards": [{"name": "x"}]}, {"shards": 3}, {"label_counts": {"a": 1}}):
+        open(path, "w").write(json.dumps({**content, **change}))
+        with pytest.raises(ValueError, match=f"{path} is damaged .*; delete it"):
+            records.find(tmp_path)
+    open(path, "w").write(json.dumps({**content, "shards": []}))
+    with pytest.raises(ValueError, match="lists no records; delete it"):
+        records.find(tmp_path)
     open(path, "w").write("{")
     with pytest.raises(ValueError, match="not JSON"):
         records.find(tmp_path)

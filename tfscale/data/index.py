@@ -144,22 +144,31 @@ def load(directory, split):
             raise ValueError(f"{path} is not JSON ({error}); delete it to index again") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{path} is not an index of records; delete it to index again")
-    if content["version"] != VERSION:
+    if content.get("version") != VERSION:
         raise ValueError(
-            f"{path} has version {content['version']}, this tfscale reads version {VERSION}; "
+            f"{path} has version {content.get('version')}, this tfscale reads version {VERSION}; "
             "delete it to index again"
         )
-    return RecordIndex(
-        directory=str(directory),
-        split=split,
-        shards=tuple(
-            Shard(shard["name"], shard["bytes"], tuple(shard["lengths"]))
-            for shard in content["shards"]
-        ),
-        label_counts=collections.Counter({int(k): v for k, v in content["label_counts"].items()}),
-        class_names=tuple(content["class_names"]),
-        options=content["options"],
-    )
+    try:
+        found = RecordIndex(
+            directory=str(directory),
+            split=split,
+            shards=tuple(
+                Shard(shard["name"], shard["bytes"], tuple(map(int, shard["lengths"])))
+                for shard in content["shards"]
+            ),
+            label_counts=collections.Counter(
+                {int(label): count for label, count in content["label_counts"].items()}
+            ),
+            class_names=tuple(content["class_names"]),
+            options=dict(content["options"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{path} is damaged ({reason}); delete it to index again") from None
+    if not found.num_records:
+        raise ValueError(f"{path} lists no records; delete it to index again")
+    return found
 
 
 def index_path(directory, split):

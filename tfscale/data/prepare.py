@@ -55,8 +55,9 @@ def prepare(
         `dict` of split to `index.RecordIndex`.
 
     Raises:
-        ValueError: for a bad picture, a source without classes or pictures, or an output that
-            was made from something else.
+        ValueError: for a bad picture, a source without classes or pictures, an output that
+            was made from something else, or an argument out of its range.
+        OSError: if the output cannot be written, such as on a full disk.
 
     Example:
         ```python
@@ -64,8 +65,12 @@ def prepare(
         dataset = tfscale.data.train_dataset("records", 256, 224)
         ```
     """
-    from tfscale.data import sources, writing
+    from tfscale.data import arguments, sources, writing
 
+    quality, num_shards, seed = _check(quality, num_shards, seed)
+    if image_size is not None:
+        image_size = arguments.integer("image_size", image_size, 1)
+    arguments.choice("on_error", on_error, ("raise", "skip"))
     splits, class_names = sources.find(source, validation_fraction, seed, on_error)
     options = {"image_size": image_size, "quality": quality, "seed": seed}
     written = {}
@@ -115,6 +120,7 @@ def prepare_arrays(
     """
     from tfscale.data import writing
 
+    quality, num_shards, seed = _check(quality, num_shards, seed)
     examples = [(np.asarray(image), int(label)) for image, label in examples]
     digest = hashlib.sha256()
     for number, (image, label) in enumerate(examples):
@@ -128,10 +134,22 @@ def prepare_arrays(
         [(int(i), *examples[i]) for i in order],
         lambda example: writing.from_array(*example, class_names, quality),
         class_names,
-        num_shards,
+        num_shards or 1,
         {"quality": quality, "seed": seed, "source": _digest([digest.hexdigest(), class_names])},
         "raise",
         overwrite,
+    )
+
+
+def _check(quality, num_shards, seed):
+    from tfscale.data import arguments
+
+    if num_shards is not None:
+        num_shards = arguments.integer("num_shards", num_shards, 1)
+    return (
+        arguments.integer("quality", quality, 1, 100),
+        num_shards,
+        arguments.integer("seed", seed, 0, 2**32 - 1),  # what NumPy's generators take
     )
 
 
@@ -175,11 +193,13 @@ def main(argv=None):
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--on_error", choices=("raise", "skip"), default="raise")
     parser.add_argument("--overwrite", action="store_true")
-    arguments = vars(parser.parse_args(argv))
+    options = vars(parser.parse_args(argv))
+    import tensorflow as tf  # not before: --help answers at once
+
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     try:
-        written = prepare(arguments.pop("source"), arguments.pop("output"), **arguments)
-    except (ValueError, OSError) as error:
+        written = prepare(options.pop("source"), options.pop("output"), **options)
+    except (ValueError, OSError, tf.errors.OpError) as error:
         print(f"prepare: {error}", file=sys.stderr)
         return 1
     for split, index in written.items():

@@ -9,6 +9,8 @@ import pathlib
 
 import numpy as np
 
+from tfscale.data import arguments
+
 logger = logging.getLogger("tfscale")
 
 READABLE = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".webp")
@@ -68,6 +70,7 @@ def find(source, validation_fraction=0.1, seed=0, on_error="raise"):
         FileNotFoundError: if there is no such folder.
         ValueError: if there are no classes, no pictures, or the splits' classes differ.
     """
+    arguments.number("validation_fraction", validation_fraction, "[0, 1)")
     root = pathlib.Path(source)
     if not root.is_dir():
         raise FileNotFoundError(f"no folder {source!r} (working directory {os.getcwd()})")
@@ -161,8 +164,6 @@ def _pictures(root, class_names, on_error):
 
 def _hold_out(pictures, fraction, seed):
     """Splits by class, so that each keeps its share in both parts."""
-    if not 0 <= fraction < 1:
-        raise ValueError(f"validation_fraction={fraction} is outside [0, 1)")
     if fraction == 0:
         return {"train": pictures}
     by_class = collections.defaultdict(list)

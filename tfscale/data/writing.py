@@ -2,15 +2,15 @@
 
 import collections
 import concurrent.futures
-import json
 import logging
 import pathlib
-import re
+import shutil
 import time
 
 import tensorflow as tf
 
 from tfscale.data import index as index_lib
+from tfscale.data import journal as journal_lib
 from tfscale.data import jpeg, reading
 
 logger = logging.getLogger("tfscale")
@@ -40,7 +40,10 @@ def from_file(picture, class_names, image_size, quality):
     # TensorFlow's header reader counts the channels: 1 grey, 3 colour, 4 CMYK.
     plain = is_jpeg and int(tf.io.extract_jpeg_shape(encoded)[2]) in (1, 3)
     if not plain or resized.shape != image.shape:
-        encoded = encode_jpeg(resized, quality)
+        try:
+            encoded = encode_jpeg(resized, quality)
+        except tf.errors.InvalidArgumentError as error:
+            raise ValueError(f"{picture.path} cannot be made a JPEG: {error.message}") from None
     return _serialised(encoded, resized.shape, picture.label, picture.name, class_names)
 
 
@@ -91,14 +94,22 @@ def write_split(
     folder.mkdir(parents=True, exist_ok=True)
     num_shards = max(1, min(num_shards, len(items)))
     options = {**options, "num_shards": num_shards, "on_error": on_error}
-    finished = index_lib.load(folder, split)
+    finished = journal_lib.load_index(folder, split, overwrite)
     if finished is not None and finished.options == options and not finished.problems():
         logger.info("%s: already there, %d records", split, finished.num_records)
         return finished
-    journal = _Journal(folder / f".{split}.journal.json", options)
-    _check_output(folder, split, journal, overwrite)
-    shards, labels, said = [], collections.Counter(), time.monotonic()
+    journal = journal_lib.Journal(folder, split, options, overwrite)
+    journal_lib.clear(folder, split, journal, finished, overwrite)
+    shards, labels = [], collections.Counter()
+    said = time.monotonic()
     skipped = done = 0
+
+    def say(number):
+        nonlocal said
+        if time.monotonic() - said > 5:
+            said = time.monotonic()
+            logger.info("%s: %d of %d pictures", split, done + number, len(items))
+
     with concurrent.futures.ThreadPoolExecutor() as pool:
         for number in range(num_shards):
             name = f"{split}-{number:05d}-of-{num_shards:05d}.tfrecord"
@@ -107,26 +118,8 @@ def write_split(
             ]
             entry = journal.finished(name)
             if entry is None:
-                entry = {"labels": collections.Counter(), "skipped": 0, "lengths": []}
-                partial = folder / f"{name}.partial"
-                with tf.io.TFRecordWriter(str(partial)) as writer:
-                    for outcome in in_order(pool, serialise, part):
-                        if isinstance(outcome, ValueError):
-                            if on_error == "raise":
-                                raise ValueError(f"{outcome}. Mend it, or pass on_error='skip'.")
-                            logger.warning("skipped: %s", outcome)
-                            entry["skipped"] += 1
-                        else:
-                            label, payload = outcome
-                            writer.write(payload)
-                            entry["lengths"].append(len(payload))
-                            entry["labels"][str(label)] += 1
-                        if time.monotonic() - said > 5:
-                            said = time.monotonic()
-                            sofar = done + len(entry["lengths"]) + entry["skipped"]
-                            logger.info("%s: %d of %d pictures", split, sofar, len(items))
-                entry["bytes"] = partial.stat().st_size
-                partial.replace(folder / name)
+                outcomes = in_order(pool, serialise, part)
+                entry = _write_shard(folder / name, outcomes, on_error, say)
                 journal.add(name, entry)
             done += len(part)
             skipped += entry["skipped"]
@@ -136,12 +129,44 @@ def write_split(
                         number + 1, num_shards)  # fmt: skip
     if skipped:
         logger.warning("%s: %d of %d pictures skipped", split, skipped, len(items))
+    if skipped == len(items):
+        raise ValueError(f"{folder}: no record for split {split!r}: {skipped} pictures skipped")
     index = index_lib.RecordIndex(
         str(folder), split, tuple(shards), labels, tuple(class_names), options
     )
     index.save()
     journal.path.unlink(missing_ok=True)
     return index
+
+
+def _write_shard(path, outcomes, on_error, say):
+    """Writes one file in one piece; returns its entry for the journal."""
+    partial = path.with_name(f"{path.name}.partial")
+    lengths, labels, skipped = [], collections.Counter(), 0
+    try:
+        with tf.io.TFRecordWriter(str(partial)) as writer:
+            for outcome in outcomes:
+                if isinstance(outcome, ValueError):
+                    if on_error == "raise":
+                        raise ValueError(f"{outcome}. Mend it, or pass on_error='skip'.")
+                    logger.warning("skipped: %s", outcome)
+                    skipped += 1
+                else:
+                    label, payload = outcome
+                    writer.write(payload)
+                    lengths.append(len(payload))
+                    labels[str(label)] += 1
+                say(len(lengths) + skipped)
+    except tf.errors.OpError as error:
+        partial.unlink(missing_ok=True)  # a full disk has a use for the space
+        free = shutil.disk_usage(path.parent).free
+        raise OSError(
+            f"{path} cannot be written: {error.message.splitlines()[0]} ({free / 1e6:.0f} MB free "
+            "there). The files before it are kept: run again when this is mended."
+        ) from None
+    size = partial.stat().st_size
+    partial.replace(path)
+    return {"labels": labels, "skipped": skipped, "lengths": lengths, "bytes": size}
 
 
 def in_order(pool, function, items, ahead=64):
@@ -160,64 +185,3 @@ def in_order(pool, function, items, ahead=64):
             yield waiting.popleft().result()
     while waiting:
         yield waiting.popleft().result()
-
-
-class _Journal:
-    """Which shards are finished: what a stopped run leaves for the next."""
-
-    def __init__(self, path, options):
-        self.path, self.options, self.shards = path, options, {}
-        self.other = None
-        if path.exists():
-            content = json.loads(path.read_text())
-            if content["options"] == options:
-                self.shards = content["shards"]
-            else:
-                self.other = content["options"]
-
-    def finished(self, name):
-        entry = self.shards.get(name)
-        path = self.path.parent / name
-        if entry is None or not path.exists() or path.stat().st_size != entry["bytes"]:
-            return None
-        return entry
-
-    def add(self, name, entry):
-        self.shards[name] = entry
-        content = {"options": self.options, "shards": self.shards}
-        index_lib.write_atomically(str(self.path), json.dumps(content))
-
-
-def _check_output(folder, split, journal, overwrite):
-    """Refuses, or clears, what another run left in the output folder; never another's files."""
-    own = re.compile(rf"{re.escape(split)}-\d{{5,}}-of-\d{{5,}}\.tfrecord")
-    for leftover in folder.glob("*.partial"):
-        if own.fullmatch(leftover.name.removesuffix(".partial")):
-            leftover.unlink()
-    there = [pathlib.Path(path) for path in index_lib.record_files(folder, split)]
-    strange = [path for path in there if journal.finished(path.name) is None]
-    old = index_lib.load(folder, split)
-    indexed = {shard.name for shard in old.shards} if old else set()
-    foreign = [p.name for p in strange if not own.fullmatch(p.name) and p.name not in indexed]
-    if foreign:
-        raise ValueError(
-            f"{folder} holds {', '.join(foreign[:3])}{' ...' if len(foreign) > 3 else ''}, which a "
-            f"reader would take for records of split {split!r}, and which neither an index lists "
-            f"nor prepare wrote (its files are {split}-00000-of-00001.tfrecord and so on): move "
-            "such files away, or choose another output"
-        )
-    if strange and not overwrite:
-        before = journal.other or (old.options if old else None)
-        changed = "they have no note of their source"
-        if before is not None:
-            names = sorted(k for k in {*before, *journal.options}
-                           if before.get(k) != journal.options.get(k))  # fmt: skip
-            changed = "changed since: " + (", ".join(names) or "the files themselves")
-        raise ValueError(
-            f"{folder} already holds records of split {split!r} ({strange[0].name} and "
-            f"{len(strange) - 1} more) of another run; {changed}. Pass overwrite (--overwrite), "
-            "or another output."
-        )
-    for path in strange:
-        path.unlink()
-    pathlib.Path(index_lib.index_path(folder, split)).unlink(missing_ok=True)
