@@ -110,7 +110,7 @@ class Repair:
             `tf.function`: that would ask for threads of the pool in which this one waits, and
             a few bad records at a time would take them all.
         on_error: "raise" or "skip".
-        max_bad_share: share of a worker's records that may be skipped.
+        max_bad_share: share of a worker's records that may be skipped; `limit` is their number.
         image_size: (height, width).
         first_step: `int`.
     """
@@ -119,7 +119,11 @@ class Repair:
         self._rows, self._load, self._on_error, self._image_size = rows, load, on_error, image_size
         self._first_step, self._bad, self._failure = first_step, {}, None
         # A small set may well hold a few bad ones: a share of it would allow none.
-        self._limit = max(10, int(max_bad_share * rows.contract.num_records))
+        self.limit = max(10, int(max_bad_share * self._num_records()))
+
+    def _num_records(self):
+        """The records of a worker, but for those that take turns between the workers."""
+        return self._rows.contract.num_records // self._rows.contract.num_workers
 
     def table(self, step):
         """Returns the table of a step; of every 64th after its first record was tried.
@@ -210,10 +214,11 @@ class Repair:
         with _skipped_lock:
             _skipped[contract.split, record] = reason
         logger.warning("skipped [%d so far]: %s", len(self._bad), reason)
-        if len(self._bad) > self._limit:
+        if len(self._bad) > self.limit:
             raise ValueError(
-                f"on_error='skip': {len(self._bad)} of {contract.num_records} records are bad, "
-                f"more than the {self._limit} allowed (max_bad_share); the last: {reason}"
+                f"on_error='skip': {len(self._bad)} of the {self._num_records()} records of this "
+                f"worker are bad, more than the {self.limit} allowed (max_bad_share); "
+                f"the last: {reason}"
             )
 
 
