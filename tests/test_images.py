@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests import record_files
 from tests.record_files import context, take
-from tfscale.data import clock, images, index, pipeline, records
+from tfscale.data import clock, images, index, order, pipeline, records
 
 
 @pytest.fixture
@@ -42,6 +42,7 @@ def test_elements_and_an_epoch(folder):
     assert [i for b in batches[:3] for i in b[2]] != [i for b in batches[3:] for i in b[2]]
 
 
+@pytest.mark.slow
 def test_same_batches_on_any_number_of_workers_and_replicas(tmp_path):
     folder = record_files.write(tmp_path, [9, 8])
     whole = take(train(folder, 4, seed=3), 5)
@@ -221,6 +222,22 @@ def test_record_without_the_fields_says_which_it_has(tmp_path):
         take(train(tmp_path, num_classes=4), 1)
 
 
+def test_the_limit_of_bad_records_is_a_share_of_each_workers_own(tmp_path):
+    index_of = index.RecordIndex(
+        str(tmp_path), "train", (index.Shard("x", 0, (1,) * 4000),), {0: 1}
+    )
+    limits = []
+    for workers in (1, 2, 4):
+        shards, _ = order.logical_shards(4000, 8, 4)
+        contract = records.DataContract(
+            index_of, order.Order(4000, 8, shards), 8, 4, workers, num_classes=1
+        )
+        rows = pipeline.Rows(contract, 0, *index_of.locations()[:2])
+        limits.append(pipeline.Repair(rows, None, "skip", 0.1, (8, 8), 0).limit)
+    assert limits == [400, 200, 100]
+
+
+@pytest.mark.slow
 def test_evaluation_is_exact_on_any_number_of_replicas(tmp_path):
     record_files.write(tmp_path, [7, 3], split="validation")
     whole = take(images.eval_dataset(tmp_path, 4, 16, include_record_ids=True), -1)
@@ -286,6 +303,46 @@ def test_arguments_are_checked(folder):
             train(folder, **options)
     with pytest.raises(ValueError, match="image_size=0"):
         train(folder, 4, 0)
+
+
+def test_each_argument_is_checked_before_any_file_is_read():
+    both = {
+        "global_batch_size": [(True, "no integer"), (8.0, "no integer"), ("8", "no integer"),
+                              (0, "not a positive multiple")],
+        "image_size": [("16", "no integer"), (16.5, "no integer"), (True, "no integer"),
+                       (-1, "at least 1"), ((16,), "neither an integer nor"), (None, "no integer")],
+        "input_context": [("x", "no tf.distribute.InputContext")],
+        "num_classes": [(0, "at least 1"), (2.0, "no integer")],
+        "label_offset": [(0.5, "no integer")],
+        "max_bad_share": [(2, r"outside \[0, 1\]"), (-0.1, r"outside"), ("1", "no number")],
+        "num_parallel_calls": [(0, "at least 1"), (1.5, "no integer")],
+        "on_error": [("ignore", "none of 'raise', 'skip'")],
+        "cache": [("ram", "none of None, 'memory', 'disk', 'decoded'")],
+    }  # fmt: skip
+    only = {
+        images.train_dataset: {
+            "area_range": [((0.5, 0.1), "0.5 > 0.1; wanted"), (0.5, "no pair"), ("ab", "no pair"),
+                           ((0, 1), r"\(0, 1\]"), ((0.5, 1.5), r"\(0, 1\]")],
+            "aspect_range": [((2, 1), "2.0 > 1.0; wanted"), ((0, 1), r"\(0, inf\)"),
+                             ((1, float("inf")), "outside")],
+            "initial_step": [(-1, "at least 0"), (1.5, "no integer")],
+            "seed": [(1.5, "no integer"), (2**63, r"in \[-9223372036854775808, ")],
+        },
+        images.eval_dataset: {
+            "crop_fraction": [(0, r"\(0, 1\]"), (2, "outside"), (-1, "outside"),
+                              (float("nan"), "outside"), (None, "no number")],
+        },
+    }  # fmt: skip
+    for function, own in only.items():
+        for name, cases in {**both, **own}.items():
+            for value, message in cases:
+                options = {"global_batch_size": 4, "image_size": 16, name: value}
+                with pytest.raises((TypeError, ValueError), match=message) as error:
+                    function("/absent", **options)
+                said = f"{name}={value!r}"
+                if isinstance(value, tuple) and said not in str(error.value):
+                    said = f"{name}["  # one of the pair
+                assert said in str(error.value)
 
 
 def test_threads_are_bounded_on_request(folder):

@@ -9,6 +9,7 @@ from tests.record_files import context, take
 from tfscale.data import images, synthetic
 
 
+@pytest.mark.slow
 def test_same_elements_as_from_files(tmp_path):
     folder = record_files.write(tmp_path, [7, 5])
     record_files.write(folder, [10], split="validation")
@@ -40,3 +41,14 @@ def test_repeats_by_seed_and_differs_by_worker():
 def test_batch_must_divide():
     with pytest.raises(ValueError, match="not a multiple of the 3 replicas"):
         synthetic.train_dataset(None, 4, 8, context(0, 1, 3))
+
+
+def test_arguments_are_checked_as_those_of_images():
+    for name, value in (("seed", 1.5), ("num_classes", 0), ("global_batch_size", True),
+                        ("image_size", "16"), ("input_context", "x")):  # fmt: skip
+        options = {"global_batch_size": 4, "image_size": 8, name: value}
+        for function in (synthetic.train_dataset, synthetic.eval_dataset):
+            with pytest.raises((TypeError, ValueError), match=f"{name}={value!r}"):
+                function(**options)
+    with pytest.raises(ValueError, match="num_records=-1; wanted an integer of at least 0"):
+        synthetic.eval_dataset(None, 4, 8, num_records=-1)

@@ -5,6 +5,8 @@ import numbers
 
 import tensorflow as tf
 
+INT64 = -(2**63), 2**63 - 1
+
 
 def integer(name, value, low=None, high=None):
     """Returns `value` as an `int`.

@@ -11,12 +11,6 @@ from tfscale.data import jpeg, local_copy, reading
 KINDS = (None, "memory", "disk", "decoded")
 
 
-def check_kind(kind):
-    """Raises `ValueError` unless `kind` is one of `KINDS`."""
-    if kind not in KINDS:
-        raise ValueError(f"cache={kind!r} is none of {', '.join(map(repr, KINDS))}")
-
-
 def _table(value_dtype, default):
     with tf.device("CPU:0"):
         return tf.lookup.experimental.MutableHashTable(tf.int64, value_dtype, default)

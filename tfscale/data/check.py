@@ -34,8 +34,12 @@ def check(data_dir, split=None, *, decode=True, num_classes=None, label_offset=0
         assert not check("records")
         ```
     """
+    from tfscale.data import arguments
     from tfscale.data import index as index_lib
 
+    label_offset = arguments.integer("label_offset", label_offset)
+    if num_classes is not None:
+        num_classes = arguments.integer("num_classes", num_classes, 1)
     splits = [split] if split else find_splits(data_dir)
     if not splits:
         raise FileNotFoundError(f"{data_dir} holds neither an index nor record files")

@@ -4,8 +4,8 @@ import logging
 
 import tensorflow as tf
 
+from tfscale.data import arguments, clock, jpeg, pipeline, records
 from tfscale.data import cache as cache_lib
-from tfscale.data import clock, jpeg, pipeline, records
 
 logger = logging.getLogger("tfscale")
 skipped_records = pipeline.skipped_records
@@ -59,8 +59,8 @@ def train_dataset(
         area_range, aspect_range: see `jpeg.sample_crop`.
         flip: `bool`, whether to mirror every other picture. Defaults to True.
         cache_dir: `str`, folder of the disk cache; None for one under the temporary folder.
-        max_bad_share: share of the records that may be skipped. Defaults to 0.01 (ten records
-            are always allowed).
+        max_bad_share: share of its records that a worker may skip, so that the limit is the
+            same on any number of workers. Defaults to 0.01 (ten are always allowed).
         num_parallel_calls: `int`, pictures decoded at a time, and threads of the pipeline; None:
             as many as this process has cores.
         include_record_ids: `bool`: elements are (image, label, record number), to look at.
@@ -72,6 +72,7 @@ def train_dataset(
     Raises:
         ValueError, FileNotFoundError: see `records.describe`. A bad record raises
             `tf.errors.InvalidArgumentError` when it is reached.
+        TypeError, ValueError: if an argument is of another type or outside its range.
 
     Example:
         ```python
@@ -82,7 +83,12 @@ def train_dataset(
 
     Source: Szegedy et al., "Going deeper with convolutions", 2015 (the crops).
     """
-    height_width = height_and_width(image_size)
+    height_width = arguments.height_and_width(image_size)
+
+    area_range = arguments.ascending("area_range", area_range, "(0, 1]")
+    aspect_range = arguments.ascending("aspect_range", aspect_range, "(0, inf)")
+    seed = arguments.integer("seed", seed, *arguments.INT64)
+    initial_step = arguments.integer("initial_step", initial_step, 0)
 
     def window_of(shape, key):
         return jpeg.sample_crop(shape, tf.stack([key, 0]), area_range, aspect_range)
@@ -149,7 +155,8 @@ def eval_dataset(
         model.evaluate(eval_dataset("records", 256, 224))
         ```
     """
-    height_width = height_and_width(image_size)
+    height_width = arguments.height_and_width(image_size)
+    crop_fraction = arguments.number("crop_fraction", crop_fraction, "(0, 1]")
     dataset, contract = _batches(
         data_dir, split, global_batch_size, height_width, input_context, cache, cache_dir,
         on_error, max_bad_share, num_classes, label_offset, num_parallel_calls,
@@ -186,24 +193,18 @@ def eval_dataset(
     return _finish(dataset, num_parallel_calls)
 
 
-def height_and_width(image_size):
-    """Returns (height, width) of an `int` or a pair."""
-    sides = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-    if len(sides) != 2 or min(sides) < 1:
-        raise ValueError(f"image_size={image_size!r} is neither an integer nor (height, width)")
-    return sides
-
-
 def _batches(
     data_dir, split, global_batch_size, image_size, input_context, cache, cache_dir, on_error,
     max_bad_share, num_classes, label_offset, num_parallel_calls, window_of, finish, initial_step,
     order,
 ):  # fmt: skip
     """Returns `(dataset, contract)`: batches (image, label, weight, record)."""
-    if on_error not in ("raise", "skip"):
-        raise ValueError(f"on_error={on_error!r} is neither 'raise' nor 'skip'")
-    cache_lib.check_kind(cache)
-    context = input_context or tf.distribute.InputContext()
+    arguments.choice("on_error", on_error, ("raise", "skip"))
+    arguments.choice("cache", cache, cache_lib.KINDS)
+    max_bad_share = arguments.number("max_bad_share", max_bad_share, "[0, 1]")
+    if num_parallel_calls is not None:
+        num_parallel_calls = arguments.integer("num_parallel_calls", num_parallel_calls, 1)
+    context = arguments.input_context(input_context)
     worker = context.input_pipeline_id
     contract = records.describe(
         data_dir, split, global_batch_size, num_replicas=context.num_replicas_in_sync,
@@ -221,7 +222,7 @@ def _batches(
             record, paths[row[pipeline.FILE]], row[pipeline.OFFSET],
             lambda shape: window_of(shape, key),
         )  # fmt: skip
-        label = tf.ensure_shape(tf.cast(label - label_offset, tf.int32), [])
+        label = tf.ensure_shape(tf.cast(label - contract.label_offset, tf.int32), [])
         inside = tf.logical_and(label >= 0, label < contract.num_classes)
         with tf.control_dependencies([tf.debugging.Assert(inside, ["label", label])]):
             image = tf.ensure_shape(finish(image, key), [*image_size, 3])
@@ -241,7 +242,7 @@ def _batches(
         rows,
         load,
         repair,
-        global_batch_size // contract.num_replicas,
+        contract.global_batch_size // contract.num_replicas,
         num_parallel_calls or pipeline.usable_cores(),
     ), contract
 

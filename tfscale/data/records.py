@@ -6,6 +6,7 @@ import os
 
 import tensorflow as tf
 
+from tfscale.data import arguments
 from tfscale.data import index as index_lib
 from tfscale.data import order as order_lib
 from tfscale.data import scan as scan_lib
@@ -139,6 +140,7 @@ def describe(
     Raises:
         ValueError: if the batch does not divide, exceeds the records, or a label is outside
             ``[0, num_classes)``.
+        TypeError: if a number is no integer.
 
     Example:
         ```python
@@ -146,6 +148,14 @@ def describe(
         model.fit(..., steps_per_epoch=contract.steps_per_epoch)
         ```
     """
+    global_batch_size = arguments.integer("global_batch_size", global_batch_size)
+    num_replicas = arguments.integer("num_replicas", num_replicas, 1)
+    num_workers = arguments.integer("num_workers", num_workers, 1)
+    label_offset = arguments.integer("label_offset", label_offset)
+    seed = arguments.integer("seed", seed, *arguments.INT64)
+    if num_classes is not None:
+        num_classes = arguments.integer("num_classes", num_classes, 1)
+    arguments.choice("on_error", on_error, ("raise", "skip"))
     if global_batch_size < 1 or global_batch_size % num_replicas:
         raise ValueError(
             f"global_batch_size={global_batch_size} is not a positive multiple of the "

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tfscale.data import images, pipeline
+from tfscale.data import arguments, pipeline
 
 
 def train_dataset(
@@ -70,9 +70,11 @@ def eval_dataset(
         >>> len(list(eval_dataset(None, 4, 8, num_records=10)))
         3
     """
-    context = input_context or tf.distribute.InputContext()
+    context = arguments.input_context(input_context)
     image, label, record = _batch(global_batch_size, image_size, context, seed, num_classes)
-    num_records = global_batch_size if num_records is None else num_records
+    if num_records is None:
+        num_records = global_batch_size
+    num_records = arguments.integer("num_records", num_records, 0)
     size = label.shape[0]
     local = context.num_replicas_in_sync // context.num_input_pipelines
     steps = -(-num_records // global_batch_size)
@@ -97,15 +99,19 @@ def eval_dataset(
 
 
 def _batch(global_batch_size, image_size, context, seed, num_classes):
-    context = context or tf.distribute.InputContext()
+    context = arguments.input_context(context)
+    global_batch_size = arguments.integer("global_batch_size", global_batch_size, 1)
+    seed = arguments.integer("seed", seed, *arguments.INT64)
+    if num_classes is not None:
+        num_classes = arguments.integer("num_classes", num_classes, 1, 2**31 - 1)
     if global_batch_size % context.num_replicas_in_sync:
         raise ValueError(
             f"global_batch_size={global_batch_size} is not a multiple of the "
             f"{context.num_replicas_in_sync} replicas"
         )
     size = global_batch_size // context.num_replicas_in_sync
-    shape = [size, *images.height_and_width(image_size), 3]
-    key = [seed, context.input_pipeline_id]
+    shape = [size, *arguments.height_and_width(image_size), 3]
+    key = tf.constant([seed, context.input_pipeline_id], tf.int64)
     pixels = tf.random.stateless_uniform(shape, key, 0, 256, tf.int32)
     labels = tf.random.stateless_uniform([size], key, 0, num_classes or 1000, tf.int32)
     return tf.cast(pixels, tf.uint8), labels, tf.range(size, dtype=tf.int64)
