@@ -271,6 +271,22 @@ def test_odd_folders(tmp_path, caplog):
     assert "in formats that TensorFlow cannot read" in caplog.text
 
 
+def test_names_that_are_no_line_of_text(tmp_path):
+    for name in (b"two\nlines", b"tab\tbed", b"\xff"):
+        make(tmp_path / "bad", {os.fsdecode(name): 1, "fine": 1})
+        with pytest.raises(ValueError, match=r"class name '.*\\.*' is empty, or has a line break"):
+            prepare.prepare(tmp_path / "bad", tmp_path / "out")
+        shutil.rmtree(tmp_path / "bad")
+    with pytest.raises(ValueError, match="class name '' is empty"):
+        prepare.prepare_arrays([], tmp_path / "out", "train", ["a", ""])
+    source = make(tmp_path / "in", {"a": 1, "b b\u3000": 1})
+    odd = source / "a" / os.fsdecode(b"\xff\n.jpg")
+    (source / "a" / "0.jpg").rename(odd)
+    found = prepare.prepare(source, tmp_path / "out", validation_fraction=0)["train"]
+    names = {value(features, reading.FILENAME) for features in examples(found)}
+    assert names == {b"a/\xff\n.jpg", "b b\u3000/0.jpg".encode()}
+
+
 def test_no_source_no_classes_no_pictures(tmp_path):
     with pytest.raises(FileNotFoundError, match="no folder"):
         sources.find(str(tmp_path / "absent"))

@@ -118,15 +118,16 @@ def prepare_arrays(
         prepare_arrays(zip(images, digits.target), "records", "train", "0123456789")
         ```
     """
-    from tfscale.data import writing
+    from tfscale.data import sources, writing
 
     quality, num_shards, seed = _check(quality, num_shards, seed)
+    class_names = tuple(map(str, class_names))
+    sources.check_class_names(class_names)
     examples = [(np.asarray(image), int(label)) for image, label in examples]
     digest = hashlib.sha256()
     for number, (image, label) in enumerate(examples):
         writing.check_array(image, label, len(class_names), f"example {number}")
         digest.update(f"{label} {image.shape}".encode() + np.ascontiguousarray(image).tobytes())
-    class_names = tuple(map(str, class_names))
     order = np.random.RandomState(seed).permutation(len(examples))
     return writing.write_split(
         output,
@@ -174,7 +175,9 @@ def _digests(split, pictures, on_error):
 
 
 def _digest(value):
-    return hashlib.sha256(json.dumps(value, ensure_ascii=False).encode()).hexdigest()[:16]
+    # Names of files need not be UTF-8: such bytes come as surrogates, and go as they came.
+    text = json.dumps(value, ensure_ascii=False).encode(errors="surrogateescape")
+    return hashlib.sha256(text).hexdigest()[:16]
 
 
 def main(argv=None):

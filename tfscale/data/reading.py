@@ -79,7 +79,7 @@ def example(encoded, label, *, height, width, filename="", text="", image_format
                 FORMAT: data(image_format.encode()),
                 LABEL: integer(label),
                 TEXT: data(text.encode()),
-                FILENAME: data(filename.encode()),
+                FILENAME: data(filename.encode(errors="surrogateescape")),
                 HEIGHT: integer(height),
                 WIDTH: integer(width),
             }

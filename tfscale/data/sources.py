@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import pathlib
+import unicodedata
 
 import numpy as np
 
@@ -97,12 +98,24 @@ def find(source, validation_fraction=0.1, seed=0, on_error="raise"):
     return splits, class_names
 
 
+def check_class_names(names):
+    """Raises ValueError for a name that would not be one line of text in logs and label files."""
+    for name in names:
+        if not name or any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in name):
+            raise ValueError(
+                f"class name {name!r} is empty, or has a line break, another control character or "
+                "bytes that are not UTF-8 in it: rename it"
+            )
+
+
 def _folders(root):
-    return sorted(
+    names = sorted(
         entry.name for entry in root.iterdir()
         if entry.is_dir() and not entry.name.startswith((".", "__MACOSX"))
         and not _leads_back(entry, [root])
     )  # fmt: skip
+    check_class_names(names)
+    return names
 
 
 def _leads_back(folder, above):
