@@ -14,9 +14,10 @@ from tfscale.export import export
 
 NAMES = ["ant", "bee", "cat"]
 
-# Runs isolated, without tfscale on its path: reads pictures and prints what the models say.
+# Runs isolated, where importing tfscale fails: reads pictures and prints what the models say.
 LOADER = """
-import importlib.util, json, pathlib, sys
+import json, pathlib, sys
+sys.modules["tfscale"] = None
 import tensorflow as tf
 found = {}
 pictures = [p.read_bytes() for p in sorted(pathlib.Path(sys.argv[1]).iterdir())]
@@ -38,7 +39,7 @@ for folder in sys.argv[2:]:
         "asset": pathlib.Path(model.class_names_file.asset_path.numpy().decode()).read_text(),
         "variables": sorted({v.dtype.name for v in model.model.variables}),
     }
-assert importlib.util.find_spec("tfscale") is None and "tfscale" not in sys.modules
+assert sys.modules["tfscale"] is None
 print(json.dumps(found))
 """
 

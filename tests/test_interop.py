@@ -30,8 +30,9 @@ strategy = distribute.create_strategy("mirrored", devices_per_worker=2)
 with strategy.scope():
     specs = keras.layers.InputSpec(shape=[None, 32, 32, 3])
     backbone = resnet.ResNet(model_id=18, input_specs=specs)
-    pooled = keras.layers.GlobalAveragePooling2D()(backbone.outputs["5"])
-    model = keras.Model(backbone.inputs, keras.layers.Dense(2)(pooled))
+    images = keras.Input([32, 32, 3])
+    pooled = keras.layers.GlobalAveragePooling2D()(backbone(images)["5"])
+    model = keras.Model(images, keras.layers.Dense(2)(pooled))
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 x = np.random.default_rng(0).normal(size=(8, 32, 32, 3)).astype("float32")
 loss = model.fit(x, np.arange(8) % 2, batch_size=8, verbose=0).history["loss"][0]

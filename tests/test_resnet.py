@@ -59,13 +59,13 @@ def test_resnet50_equals_tf_models_official(resnet50):
     backbones = pytest.importorskip("official.vision.modeling.backbones.resnet")
     theirs = backbones.ResNet(50, norm_momentum=0.9, norm_epsilon=1e-5)
     randomize(theirs)
-    theirs_by_name = {layer.name: layer for layer in theirs.layers}
+    stem = {type(layer).__name__: layer for layer in reversed(theirs.layers)}
 
     def copy(name, layer):
         resnet50.get_layer(name).set_weights(layer.get_weights())
 
-    copy("stem_conv", theirs_by_name["conv2d"])
-    copy("stem_bn", theirs_by_name["batch_normalization"])
+    copy("stem_conv", stem["Conv2D"])
+    copy("stem_bn", stem["BatchNormalization"])
     blocks = [layer for layer in theirs.layers if type(layer).__name__ == "BottleneckBlock"]
     names = [
         f"stage{s}_block{b}" for s, depth in enumerate((3, 4, 6, 3), 1) for b in range(1, depth + 1)
