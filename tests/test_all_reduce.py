@@ -45,6 +45,7 @@ def batch_reduce(strategy, op, values, in_function):
 @pytest.mark.parametrize("in_function", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("op", [SUM, MEAN], ids=["sum", "mean"])
 @pytest.mark.parametrize("public", [False, True], ids=["create_strategy", "public argument"])
+@pytest.mark.slow
 def test_mixed_dtypes_and_shapes_in_one_call(op, in_function, public):
     operation = Hierarchical2DAllReduce(bucket_bytes=4096)
     if public:
@@ -207,6 +208,7 @@ def test_one_replica_is_left_as_it_is():
 
 
 @pytest.mark.parametrize("operation", ["ours", "stock"])
+@pytest.mark.slow
 def test_strategies_of_other_sizes_in_one_process(operation):
     for count in (2, 4, 3):
         given = Hierarchical2DAllReduce() if operation == "ours" else None
@@ -220,6 +222,7 @@ def test_strategies_of_other_sizes_in_one_process(operation):
         assert strategy.gather(value, axis=0).shape == (5 * count,)
 
 
+@pytest.mark.slow
 def test_training_by_keras_and_the_plan():
     from tfscale._keras import keras
 

@@ -22,6 +22,7 @@ def train(folder, cached, *args, **options):
 
 
 @pytest.mark.parametrize("cached", ["memory", "disk"])
+@pytest.mark.slow
 def test_same_pictures_as_without(tmp_path, cached):
     record_files.write(tmp_path, [9, 8])
     plain, kept = take(train(tmp_path, None), 12), take(train(tmp_path, cached), 12)
@@ -33,6 +34,7 @@ def test_same_pictures_as_without(tmp_path, cached):
 
 
 @pytest.mark.parametrize("cached", ["memory", "disk"])
+@pytest.mark.slow
 def test_later_epochs_do_not_need_the_files(tmp_path, cached):
     record_files.write(tmp_path, [8])
     wanted = take(train(tmp_path, None), 8)
@@ -50,6 +52,7 @@ def test_later_epochs_do_not_need_the_files(tmp_path, cached):
         np.testing.assert_array_equal(one[0], other[0])
 
 
+@pytest.mark.slow
 def test_decoded_pictures_are_cropped_anew(tmp_path):
     record_files.write(tmp_path, [8], size=(0, 0))
     batches = take(train(tmp_path, "decoded"), 6)
@@ -66,6 +69,7 @@ def test_decoded_pictures_are_cropped_anew(tmp_path):
             np.testing.assert_array_equal(x, jpeg.resize(small, (16, 16)))
 
 
+@pytest.mark.slow
 def test_evaluation_is_the_same_each_time(tmp_path):
     record_files.write(tmp_path, [6], split="validation")
     dataset = images.eval_dataset(tmp_path, 4, 16, cache="memory")
@@ -77,6 +81,7 @@ def test_evaluation_is_the_same_each_time(tmp_path):
 
 
 @pytest.mark.parametrize("cached", ["memory", "decoded", "disk"])
+@pytest.mark.slow
 def test_bad_records_are_named_by_their_source(tmp_path, cached):
     record_files.write(tmp_path, [8], encoded={3: b""})
     with pytest.raises(Exception, match=r"record 3 of \S*train-00000-of-00001.tfrecord.*zero byte"):
@@ -93,6 +98,7 @@ def test_disk_copy_of_a_cut_file_finds_the_fault_at_the_source(tmp_path, caplog)
     assert f"record 6 of {path}" in caplog.text and "truncated" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_worker_copies_its_own_records_and_uses_the_copy_again(tmp_path, caplog):
     caplog.set_level(logging.INFO, "tfscale")
     record_files.write(tmp_path, [8])

@@ -90,6 +90,7 @@ def test_event_files(tmp_path):
         assert images == pytest.approx(BATCH / seconds, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_replaces_what_the_killed_one_wrote_later(tmp_path):
     class Killed(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -181,6 +182,7 @@ class Slow(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("validate", [True, False])
+@pytest.mark.slow
 def test_throughput_leaves_out_tracing_validation_and_ends_of_epochs(validate):
     throughput = Throughput(BATCH, skip_steps=2)
     assert math.isnan(throughput.images_per_second)

@@ -126,6 +126,7 @@ def assert_same_bits(model, other):
         (KillAt(epoch_end=2), 3, 12),  # a save is due at 15, but the epoch has not ended
     ],
 )
+@pytest.mark.slow
 def test_resumed_equals_undisturbed_to_the_bit(
     mirrored, undisturbed, tmp_path, kill, save_every, resumes_at
 ):
@@ -143,6 +144,7 @@ def test_resumed_equals_undisturbed_to_the_bit(
     assert resume.is_complete(4) is False or resume.initial_step == 20
 
 
+@pytest.mark.slow
 def test_resumed_in_mid_epoch_with_several_steps_per_execution(mirrored, tmp_path):
     def run(directory, stop=None):
         model = build(mirrored)
@@ -196,6 +198,7 @@ def test_a_finished_run_says_so_and_can_go_on(mirrored, tmp_path, caplog):
     assert_same_bits(longer, plain)
 
 
+@pytest.mark.slow
 def test_keeps_the_newest_and_leaves_nothing_partial(mirrored, tmp_path):
     (tmp_path / ".partial-step-7-1-1").mkdir(parents=True)
     run(mirrored, tmp_path, save_every=2, keep=2)
@@ -204,6 +207,7 @@ def test_keeps_the_newest_and_leaves_nothing_partial(mirrored, tmp_path):
     assert names == {"position.json", "variables.index", "variables.data-00000-of-00001"}
 
 
+@pytest.mark.slow
 def test_a_kill_in_mid_save_leaves_the_checkpoint_before(mirrored, tmp_path, monkeypatch):
     write = tf.train.Checkpoint.write
 
@@ -226,6 +230,7 @@ def test_a_kill_in_mid_save_leaves_the_checkpoint_before(mirrored, tmp_path, mon
 # ---------------------------------------------------------------- what cannot be resumed
 
 
+@pytest.mark.slow
 def test_another_model_is_named_by_its_first_variable(mirrored, tmp_path):
     run(mirrored, tmp_path, epochs=1)
     wider = {"build_options": {"width": 7}}
@@ -238,6 +243,7 @@ def test_another_model_is_named_by_its_first_variable(mirrored, tmp_path):
         run(mirrored, tmp_path, build_options=adam)
 
 
+@pytest.mark.slow
 def test_another_state_is_named(mirrored, tmp_path):
     state = {"data": {"files": 4, "digest": "ab"}, "seed": 1}
     run(mirrored, tmp_path, epochs=1, save_every=3, state=state)
@@ -246,6 +252,7 @@ def test_another_state_is_named(mirrored, tmp_path):
         run(mirrored, tmp_path, state=other)
 
 
+@pytest.mark.slow
 def test_damaged_files_are_named(mirrored, tmp_path):
     run(mirrored, tmp_path, epochs=3)
     data = tmp_path / "step-00000015" / "variables.data-00000-of-00001"
@@ -273,6 +280,7 @@ def test_a_file_in_place_of_the_directory_is_found_at_once(tmp_path):
         CheckpointAndResume(tmp_path / "checkpoints")
 
 
+@pytest.mark.slow
 def test_another_epoch_length_in_mid_epoch(mirrored, tmp_path):
     killed(mirrored, tmp_path, kill=KillAt(step=4), save_every=3)
     model = build(mirrored)
@@ -322,6 +330,7 @@ def test_patience_and_best_value_survive(mirrored, tmp_path):
     assert resume.is_complete(9)
 
 
+@pytest.mark.slow
 def test_one_device_and_eager(tmp_path, caplog):
     strategy = tf.distribute.get_strategy()
     killed(strategy, tmp_path / "run", kill=KillAt(step=8), save_every=3)
@@ -330,6 +339,7 @@ def test_one_device_and_eager(tmp_path, caplog):
     assert_same_bits(model, plain)
 
 
+@pytest.mark.slow
 def test_other_number_of_replicas_goes_on_with_a_line(mirrored, tmp_path, caplog):
     killed(mirrored, tmp_path, kill=KillAt(step=8), save_every=3)
     caplog.set_level(logging.INFO, "tfscale")
@@ -338,6 +348,7 @@ def test_other_number_of_replicas_goes_on_with_a_line(mirrored, tmp_path, caplog
     assert model.optimizer.iterations.numpy() == 20
 
 
+@pytest.mark.slow
 def test_another_plan_of_the_all_reduce_is_said(mirrored, tmp_path, caplog, monkeypatch):
     from tfscale.distribute import all_reduce
 

@@ -22,6 +22,7 @@ def excluded(variables, **kwargs):
     return names["layer_adaptation"], names["weight_decay"]
 
 
+@pytest.mark.slow
 def test_norm_layers_and_biases_are_excluded_by_default(resnet50_variables):
     adaptation, decay = excluded(resnet50_variables)
     assert len(resnet50_variables) == 214

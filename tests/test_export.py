@@ -123,6 +123,7 @@ def test_loaded_elsewhere_without_tfscale(tmp_path):
         assert found["devices"] == [""]
 
 
+@pytest.mark.slow
 def test_replaces_what_was_there_and_only_if_all_goes_well(tmp_path, monkeypatch):
     model = net()
     old = tmp_path / "model" / "variables" / "old"  # Within what an earlier export left.

@@ -59,6 +59,7 @@ def test_same_batches_on_any_number_of_workers_and_replicas(tmp_path):
                 np.testing.assert_array_equal(np.concatenate(many), one)
 
 
+@pytest.mark.slow
 def test_starts_anywhere_and_repeats_to_the_bit(folder):
     whole = take(train(folder, seed=9), 8)
     for again in (take(train(folder, seed=9), 8), take(train(folder, seed=9, initial_step=5), 3)):
@@ -68,6 +69,7 @@ def test_starts_anywhere_and_repeats_to_the_bit(folder):
     assert (take(train(folder, seed=10), 1)[0][2] != whole[0][2]).any()
 
 
+@pytest.mark.slow
 def test_fewer_files_than_workers_is_sharded_by_record(tmp_path, caplog):
     caplog.set_level(logging.INFO, "tfscale")
     record_files.write(tmp_path, [3])

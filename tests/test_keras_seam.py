@@ -153,6 +153,7 @@ def test_empty_replicas_and_batch_norm_give_no_nan(replicas):
 
 
 @pytest.mark.parametrize("clip", [{"clipnorm": 1.0}, {"global_clipnorm": 1.0}, {}])
+@pytest.mark.slow
 def test_regulariser_and_clipping(clip):
     def make():
         return linear(keras.regularizers.L2(0.1))
@@ -164,6 +165,7 @@ def test_regulariser_and_clipping(clip):
 
 
 @pytest.mark.parametrize("replicas", [2, 4])
+@pytest.mark.slow
 def test_several_outputs_weights_and_reductions(replicas):
     """Two averaged losses and a summed one, loss weights, sample weights, a penalty."""
 
@@ -228,6 +230,7 @@ def test_steps_per_execution_and_eager():
         assert_same(fit(2, 19, **options), fit(1, 19))
 
 
+@pytest.mark.slow
 def test_metrics_stay_in_range_over_many_steps():
     """Accuracy within [0, 1] and one iteration a step, whatever the number of replicas."""
 
@@ -248,6 +251,7 @@ def test_metrics_stay_in_range_over_many_steps():
     assert_same(got, run(1), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_logs_of_a_batch_are_those_of_one_device():
     """Metrics that are plain means and others, in a step of Keras's and in one of the user's."""
 
@@ -308,6 +312,7 @@ def test_a_static_length_is_trusted_where_the_batch_is_fetched_inside(
 
 
 @pytest.mark.parametrize("n", [16, 19, 17])
+@pytest.mark.slow
 def test_own_training_loop_with_average_loss(n):
     x, y = data(n)
     strategy = devices(4)

@@ -102,6 +102,7 @@ def assert_all_close(actual, expected, **tolerance):
 
 @pytest.mark.parametrize("loop", [fit, own_loop])
 @pytest.mark.parametrize("kwargs", [{}, dict(clipnorm=0.05), dict(momentum_form="scaled")], ids=str)
+@pytest.mark.slow
 def test_weights_do_not_depend_on_the_replicas(loop, kwargs):
     expected, _ = train(1, loop, **kwargs)
     for replicas in (2, 4):
@@ -141,6 +142,7 @@ def test_one_replica_equals_numpy():
 
 @pytest.mark.parametrize("loop", [fit, own_loop])
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.slow
 def test_mixed_precision_equals_float32_within_rounding(loop, policy):
     expected, _ = train(1, loop)
     # Half precision keeps 11 (float16) or 8 (bfloat16) bits of each activation.

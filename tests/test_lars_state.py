@@ -78,6 +78,7 @@ def test_config_round_trip():
 
 @pytest.mark.parametrize("schedule", [True, False])
 @pytest.mark.parametrize("extension", [".keras", ".h5"])
+@pytest.mark.slow
 def test_model_file(tmp_path, extension, schedule):
     path = str(tmp_path / f"model{extension}")
     train(build(schedule), 0, 3).save(path)
@@ -95,6 +96,7 @@ def test_saved_model_keeps_the_config(tmp_path):
 
 @pytest.mark.parametrize("built", [True, False])
 @pytest.mark.parametrize("kwargs", [{}, dict(use_ema=True)], ids=str)
+@pytest.mark.slow
 def test_checkpoint_before_and_after_the_slots_exist(tmp_path, built, kwargs):
     model = train(build(**kwargs), 0, 3)
     path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(str(tmp_path / "c"))
@@ -118,6 +120,7 @@ def test_a_rate_set_by_hand_survives(tmp_path):
     assert resumed.optimizer.learning_rate.numpy() == 0.125
 
 
+@pytest.mark.slow
 def test_loss_scaling_survives(tmp_path):
     def wrapped():
         model = build()

@@ -19,6 +19,7 @@ from tfscale.layers.sync_batch_norm import GroupedSyncBatchNormalization
     "replicas, size, in_function",
     [(4, 2, False), (4, 1, True), (3, 1, False), (2, 1, False)],
 )
+@pytest.mark.slow
 def test_merged_statistics_are_the_groups_mean_and_survive_a_save(replicas, size, in_function):
     strategy = mirrored(replicas)
     with strategy.scope():

@@ -110,6 +110,7 @@ def train(policy, replicas, steps=10, loop="fit", **options):
 
 
 @pytest.mark.parametrize("replicas, loop", [(1, "fit"), (2, "fit"), (2, "own")])
+@pytest.mark.slow
 def test_float16_trains_as_float32_within_rounding(replicas, loop):
     model, optimizer = train("mixed_float16", replicas, loop=loop)
     plain, _ = train("float32", replicas, loop=loop)

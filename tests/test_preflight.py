@@ -240,6 +240,7 @@ def test_two_leaders(cluster):
 
 
 @pytest.mark.parametrize("taken", [0, 1])
+@pytest.mark.slow
 def test_a_taken_port_is_named_and_waited_for(cluster, taken):
     configs = cluster(2)
     port = int(configs[taken].address.rpartition(":")[2])
@@ -324,6 +325,7 @@ def test_strangers_do_not_disturb(cluster):
         bind_as_tensorflow_does(config.address)
 
 
+@pytest.mark.slow
 def test_a_worker_that_calls_but_cannot_be_reached(cluster):
     configs = cluster(2)
     hello = {
@@ -359,6 +361,7 @@ def test_fuzzed_bytes_do_not_disturb(cluster):
         (b"", "says nothing tfscale would say"),
     ],
 )
+@pytest.mark.slow
 def test_another_program_at_the_leaders_address(cluster, monkeypatch, reply, piece):
     monkeypatch.setattr("tfscale.rendezvous.participant._ANSWER_SECONDS", 0.3)
     configs = cluster(2)
@@ -396,6 +399,7 @@ def test_dropped_packets(cluster, monkeypatch):
     assert "no answer; is the host down, or does a firewall drop the packets?" in text
 
 
+@pytest.mark.slow
 def test_a_worker_that_goes_away_is_missed(cluster):
     configs = cluster(3)
     code = (

@@ -35,6 +35,7 @@ def trainable_parameters(model):
 
 
 # ---------------------------------------------------------------- ResNet-50
+@pytest.mark.slow
 def test_resnet50_has_the_known_number_of_parameters(resnet50):
     assert trainable_parameters(resnet50) == 25_557_032
     assert len(resnet50.trainable_variables) == 161
@@ -259,6 +260,7 @@ def test_any_size_from_32_pixels(size):
 
 
 @pytest.mark.parametrize("extension", [".keras", ".h5", ""])
+@pytest.mark.slow
 def test_save_and_load(tmp_path, extension):
     model = resnet.resnet_small((16, 16, 3), depths=(1, 1), widths=(4, 8))
     randomize(model)

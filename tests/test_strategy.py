@@ -198,6 +198,7 @@ def test_tpu_is_connected_initialised_and_used_in_this_order(monkeypatch):
     assert "connect" not in calls
 
 
+@pytest.mark.slow
 def test_importing_and_parsing_leave_the_runtime_alone():
     code = """
 import tfscale.distribute.strategy, tfscale.distribute.agreement

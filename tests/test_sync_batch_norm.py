@@ -54,6 +54,7 @@ def test_equals_batch_norm_on_the_groups_joined_batch(replicas, size, sizes):
 
 
 @pytest.mark.parametrize("axis, shape", SHAPES, ids=str)
+@pytest.mark.slow
 def test_any_axis_and_rank(axis, shape):
     xs, dys = random_batches((2, 3, 1, 2), shape)
     channels = shape[np.arange(len(shape) + 1)[axis if isinstance(axis, int) else axis[0]] - 1]

@@ -20,6 +20,7 @@ from tfscale.layers.sync_batch_norm import GroupedSyncBatchNormalization
 @pytest.mark.parametrize(
     "examples, mean, variance", [(19, 0.13651, 0.699), (17, 0.17743, 0.0)], ids=["2+1", "1+0"]
 )
+@pytest.mark.slow
 def test_fit_with_an_uneven_last_batch(examples, mean, variance):
     x = np.random.RandomState(0).randn(32, 4).astype(np.float32)[:examples]
     strategy = mirrored(2)
@@ -64,6 +65,7 @@ def trained():
     return strategy, model, x
 
 
+@pytest.mark.slow
 def test_convolutions_over_an_empty_replica(trained):
     _, model, x = trained
     assert all(np.isfinite(w).all() for w in model.get_weights())
