@@ -129,7 +129,9 @@ def train(run, cluster):
     )
     if resume.is_complete(run.epochs) and (model_dir / "summary.json").exists():
         if cluster.is_leader:
-            print(f"{model_dir} is already complete: {run.epochs} epochs, see summary.json there")
+            print(
+                f"{model_dir} has its {run.epochs} epochs and is complete; see summary.json there"
+            )
         return 0
 
     held_out = data.records.describe(
@@ -205,15 +207,22 @@ def train(run, cluster):
         validation, steps=held_out.steps_per_epoch, verbose=0, return_dict=True
     )
     if run.export:
+        if cluster.is_leader:
+            print(f"exporting to {model_dir / 'export'} ...", flush=True)
         export(
-            model, model_dir / "export", image_size=run.image_size, class_names=contract.class_names
+            model,
+            model_dir / "export",
+            image_size=run.image_size,
+            class_names=contract.class_names,
+            crop_fraction=run.eval_crop_fraction,
         )
 
     # ------------------------------------------------------------------ summary
     summary = {
         "accuracy": results["accuracy"],
         "loss": results["loss"],
-        "images_per_second": throughput.images_per_second,
+        # Not measured where there were too few steps after the first ones, which trace the graph.
+        "images_per_second": throughput.images_per_second if throughput.epochs else None,
         "workers": topology.workers,
         "devices_per_worker": topology.devices_per_worker,
         "global_batch": run.global_batch_size,
@@ -224,6 +233,10 @@ def train(run, cluster):
     }
     if cluster.is_leader:
         write_json(model_dir / "summary.json", summary)
+        print(
+            f"accuracy {summary['accuracy']:.4f}; summary in {model_dir / 'summary.json'}",
+            flush=True,
+        )
     # A worker that leaves while another still works looks like one that died.
     distribute.gather_values(strategy, "finished", True, timeout_seconds=600)
     return 0

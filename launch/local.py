@@ -36,7 +36,7 @@ examples:
 environment of each worker (flags win, then what you have set yourself; TF_CONFIG is replaced):
   TF_CONFIG, TFSCALE_DEVICES_PER_WORKER, TFSCALE_START_TIMEOUT, OMP_NUM_THREADS,
   TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS, CUDA_VISIBLE_DEVICES, no_proxy, PYTHONPATH
-  (the current folder is added), PYTHONUNBUFFERED
+  (the current folder is added), PYTHONUNBUFFERED, TF_CPP_MIN_LOG_LEVEL
 
 exit code: 0, or that of the worker that failed first (128 + n if signal n ended it);
 130 after Ctrl-C; 2 if something is wrong with the command line.

@@ -63,6 +63,8 @@ def commands(job, ports, environ):
         for name, value in _threads(cores, devices).items():
             env.setdefault(name, value)
         env.setdefault("PYTHONUNBUFFERED", "1")
+        # From every worker, TensorFlow's remarks on the machine bury what the program says.
+        env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         if gpus:
             mine = gpus[index * devices : (index + 1) * devices]
             env["CUDA_VISIBLE_DEVICES"] = "-1" if len(gpus) < needed else ",".join(mine)

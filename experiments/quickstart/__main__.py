@@ -42,7 +42,12 @@ def arguments(argv):
         epilog="Any other --flag=value goes to the training program, for example --epochs=5 or "
         "--precision=float32; `python experiments/train.py --help` lists them.",
     )
-    parser.add_argument("--dataset", choices=("digits", "fashion_mnist"), default="digits")
+    parser.add_argument(
+        "--dataset",
+        choices=("digits", "fashion_mnist"),
+        default="digits",
+        help="scikit-learn's handwritten digits, no download (default), or Fashion-MNIST",
+    )
     parser.add_argument(
         "--data_dir",
         help="your own images, one folder per class (or shards made by tfscale.data.prepare)",
@@ -53,6 +58,12 @@ def arguments(argv):
     parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
     parser.add_argument(
         "--devices_per_worker", type=int, default=2, help="logical CPU devices in each (default: 2)"
+    )
+    parser.add_argument(
+        "--on_error",
+        choices=("raise", "skip"),
+        default="raise",
+        help="what a corrupt image does: end the run, or be named and left out (default: raise)",
     )
     args, rest = parser.parse_known_args(argv)
     stray = [a for a in rest if not a.startswith("--")]
@@ -73,7 +84,7 @@ def prepare(args, model_dir):
         return source
     from tfscale.data.prepare import prepare as prepare_folder
 
-    prepare_folder(source, model_dir / "records")
+    prepare_folder(str(source), str(model_dir / "records"), on_error=args.on_error)
     return model_dir / "records"
 
 
@@ -90,6 +101,7 @@ def launch(args, config, records, train_flags):
             f"--config={config}",
             *([f"--data_dir={records}"] if records else []),
             f"--model_dir={args.model_dir}",
+            f"--on_error={args.on_error}",
             *train_flags,
         ]
     )
@@ -104,8 +116,10 @@ def show(summary_file, args, unchanged):
     if unchanged:
         print("This run was already complete; to start another: --model_dir=runs/another")
     print(f"Accuracy on held-out images  {summary['accuracy']:.4f}")
-    print(f"Speed                        {summary['images_per_second']:,.0f} images/s", end=" ")
+    speed = summary["images_per_second"]
     print(
+        f"Speed                        "
+        f"{f'{speed:,.0f} images/s' if speed else 'not measured: too few steps'} "
         f"({summary['workers']} workers x {summary['devices_per_worker']} devices"
         f" = {replicas} replicas)"
     )
@@ -113,7 +127,7 @@ def show(summary_file, args, unchanged):
     print(f"Wall time                    {summary['wall_seconds']:.0f} s")
     print(f"Logs                         {summary['log_dir']}")
     print(f"Checkpoints                  {Path(args.model_dir) / 'checkpoints'}")
-    print(f"SavedModel                   {summary['export_dir']}")
+    print(f"SavedModel                   {summary['export_dir'] or 'none (--noexport)'}")
     print(f"Summary                      {summary_file}")
     print("\nNext:")
     print(f"  {relative(tensorboard)} --logdir {shlex.quote(str(summary['log_dir']))}")

@@ -131,13 +131,14 @@ class CheckpointAndResume(training_state.StepCallback):
         self._read(tf.train.Checkpoint(model=self.model))
         self._memories, self._stopped = position.callbacks, position.stopped
         if self.is_complete(epochs):
-            _logger.info("this run is complete: %s (%d steps)", where, position.global_step)
+            _logger.warning("this run is complete: %s (%d steps)", where, position.global_step)
             training_state.start_fit_at(self.model, epochs, 0)
             return
         training_state.start_fit_at(self.model, position.epoch, position.step)
         if position.step and not training_state.before_first_step(self.model, self._read_metrics):
             _logger.warning("the model runs eagerly: metrics start again in mid-epoch")
-        _logger.info(
+        # Warnings, so that they show in programs that do not set up logging.
+        _logger.warning(
             "resuming from %s: epoch %d, step %d", where, position.epoch + 1, position.step
         )
 

@@ -160,7 +160,8 @@ def describe(
         raise ValueError(
             f"global_batch_size={global_batch_size} is not a positive multiple of the "
             f"{num_replicas} replicas ({global_batch_size} % {num_replicas} = "
-            f"{global_batch_size % num_replicas})"
+            f"{global_batch_size % num_replicas}); "
+            f"{max(1, global_batch_size // num_replicas) * num_replicas} would be"
         )
     if num_replicas % num_workers:
         raise ValueError(f"{num_workers} workers do not divide {num_replicas} replicas")

@@ -92,6 +92,7 @@ def create_strategy(
             "multi_worker_mirrored": _multi_worker_strategy,
         }[kind]
         strategy = create(config, devices, cross_device_ops, timeout_seconds)
+    _tf_private.leave_untuned()
     _keras.install(strategy)
     return strategy
 

@@ -8,6 +8,7 @@ from tfscale.distribute._tf_private.cross_device_ops import (
     ClusterCrossDeviceOps,
     LocalCrossDeviceOps,
 )
+from tfscale.distribute._tf_private.device_datasets import leave_untuned
 from tfscale.distribute._tf_private.groups import (
     CollectiveGroup,
     collective_group,
@@ -41,6 +42,7 @@ __all__ = [
     "failed_workers",
     "get_key",
     "has_key_value_store",
+    "leave_untuned",
     "local_devices",
     "num_workers",
     "put_key",
