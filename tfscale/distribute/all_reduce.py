@@ -22,9 +22,10 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
 
     A worker sends ``2 (N - 1) / N`` times the bucket's bytes for N workers, whatever the number
     of its devices. Compression applies to the middle line only, and only to what arrives in a
-    batch, as gradients do; single values (metrics, moving statistics) travel in full precision.
-    float16 and bfloat16 tensors are summed in float32. Sparse gradients, gather, and
-    `tf.distribute.ReplicaContext.all_reduce` keep TensorFlow's own code.
+    batch, as gradients do; single values (`strategy.reduce`, metrics, moving statistics) travel
+    in full precision. TensorFlow hands on `tf.distribute.ReplicaContext.all_reduce` as a batch
+    too: what must stay exact there needs an integer type or float64. float16 and bfloat16
+    tensors are summed in float32. Sparse gradients and gather keep TensorFlow's own code.
 
     Before the first step the workers compare, over the coordination service, what they are about
     to exchange: path, shape, dtype and bucket of every gradient. A difference raises on every
