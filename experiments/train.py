@@ -9,6 +9,7 @@ One program for one device and for many workers; a launcher starts it once per w
 """
 
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import logging
@@ -105,16 +106,15 @@ def train(run, cluster):
     distribute.agree(strategy, "precision", precision.set_global_policy(run.precision))
 
     # ------------------------------------------------------------------ data
-    contract = data.records.describe(
+    describe = functools.partial(
+        data.describe,
         run.records_dir,
-        run.train_split,
-        run.global_batch_size,
+        global_batch_size=run.global_batch_size,
         num_replicas=topology.num_replicas,
         num_workers=topology.workers,
-        seed=run.seed,
-        training=True,
         on_error=run.on_error,
     )
+    contract = describe(split=run.train_split, seed=run.seed, training=True)
     # Before the first step: workers with other records would train without any error.
     distribute.agree(strategy, "data", contract.fingerprint())
     resume = callbacks.CheckpointAndResume(
@@ -134,16 +134,7 @@ def train(run, cluster):
             )
         return 0
 
-    held_out = data.records.describe(
-        run.records_dir,
-        run.eval_split,
-        run.global_batch_size,
-        num_replicas=topology.num_replicas,
-        num_workers=topology.workers,
-        num_classes=contract.num_classes,
-        training=False,
-        on_error=run.on_error,
-    )
+    held_out = describe(split=run.eval_split, num_classes=contract.num_classes, training=False)
     failures.check_same_classes(contract, held_out)
 
     def train_data(context):

@@ -56,16 +56,25 @@ def find(data_dir, split="train", on_error="raise"):
     found = index_lib.load(data_dir, split)
     if found is None:
         return _say_empty(_index_again(data_dir, split, on_error))
-    problems = found.problems()
+    _raise_or_say(
+        found.problems(),
+        f"the files of split {split!r} do not fit {index_lib.index_path(data_dir, split)}",
+        "Copy or prepare them again",
+        on_error,
+    )
+    return _say_empty(found)
+
+
+def _raise_or_say(problems, heading, remedy, on_error):
+    """Raises all problems at once, or names each in the log and lets the caller read on."""
     if problems and on_error == "raise":
         raise ValueError(
-            f"the files of split {split!r} do not fit {index_lib.index_path(data_dir, split)}:\n  "
+            f"{heading}:\n  "
             + "\n  ".join(problems)
-            + "\nCopy or prepare them again, or read on with on_error='skip'."
+            + f"\n{remedy}, or read on with on_error='skip'."
         )
     for problem in problems:
         logger.warning("%s", problem)
-    return _say_empty(found)
 
 
 def _say_empty(index):
@@ -86,14 +95,12 @@ def _index_again(data_dir, split, on_error):
             f"python -m tfscale.data.prepare --source=IMAGES --output={data_dir}"
         )
     lost = index_lib.gaps(paths)
-    if lost and on_error == "raise":
-        raise ValueError(
-            f"split {split!r} in {data_dir} is not complete:\n  "
-            + "\n  ".join(lost)
-            + "\nCopy the missing files again, or read on with on_error='skip'."
-        )
-    for problem in lost:
-        logger.warning("%s", problem)
+    _raise_or_say(
+        lost,
+        f"split {split!r} in {data_dir} is not complete",
+        "Copy the missing files again",
+        on_error,
+    )
     found, whole = scan_lib.scan(paths, split, on_error)
     if lost or not whole:
         return found  # written down, the lost records would never be missed again
