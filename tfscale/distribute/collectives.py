@@ -30,7 +30,7 @@ class Ring:
 
     def all_reduce(self, x, compressor):
         """Returns the sum of the workers' `x`, whose length is a multiple of the quantum."""
-        return compressor.all_reduce(x, self._group)
+        return compressor.all_reduce(x, self._group).total
 
     def all_reduce_any(self, x):
         """Returns the sum of the workers' `x`, of any shape and dtype, uncompressed."""
@@ -53,7 +53,8 @@ class Grid:
         """Returns the sum of the workers' `x`, whose length is a multiple of the quantum."""
         part = compressor.reduce_scatter(x, self._row)
         part = tf.ensure_shape(part, [x.shape[0] // self._row.size])
-        return compressor.all_gather(compressor.all_reduce(part, self._column), self._row)
+        total = compressor.all_reduce(part, self._column).total
+        return compressor.all_gather(total, self._row)
 
     def all_reduce_any(self, x):
         """Returns the sum of the workers' `x`, of any shape and dtype, uncompressed."""

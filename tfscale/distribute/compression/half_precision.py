@@ -1,44 +1,11 @@
-"""How float32 vectors travel between workers: as they are, or as bfloat16 or float16.
-
-A compressor sums vectors over a group of workers. It is applied to the cross-worker hop only;
-inside a worker gradients stay in float32.
-"""
+"""Sixteen bits on the wire: bfloat16 and float16."""
 
 import tensorflow as tf
 
-
-class Uncompressed:
-    """Float32 (or any other dtype) on the wire.
-
-    This class is also the protocol: a compressor has these three methods and these attributes.
-
-    Attributes:
-        name: `str`, part of what the workers agree on.
-        block: `int`; the vectors given to it have a length that is a multiple of
-            ``group.size * block``.
-        lossy: `bool`, whether the wire holds less than float32 does. A mean is then divided
-            before it travels, so that its sum cannot overflow on the way.
-    """
-
-    name = "none"
-    block = 1
-    lossy = False
-
-    def all_reduce(self, x, group):
-        """Returns the sum of the members' vectors ``x``."""
-        return group.all_reduce(x)
-
-    def reduce_scatter(self, x, group):
-        """Returns this member's part (the rank-th of ``group.size``) of the sum of ``x``."""
-        # CollectiveReduceScatterV2 has no runtime on CPU: all-to-all and a local sum.
-        return tf.reduce_sum(group.all_to_all(tf.reshape(x, [group.size, -1])), 0)
-
-    def all_gather(self, x, group):
-        """Returns the members' vectors ``x`` concatenated by rank."""
-        return group.all_gather(x)
+from tfscale.distribute.compression import protocol
 
 
-class _HalfPrecision(Uncompressed):
+class _HalfPrecision(protocol.Uncompressed):
     """Sixteen bits on the wire; sums in `accumulate_dtype`.
 
     With float32 sums a vector is exchanged by all-to-all, summed, and gathered again: two
@@ -57,6 +24,7 @@ class _HalfPrecision(Uncompressed):
     lossy = True
 
     def __init__(self, accumulate_dtype="float32"):
+        super().__init__()
         if accumulate_dtype not in ("float32", self.dtype.name):
             raise ValueError(
                 f"accumulate_dtype must be 'float32' or the wire dtype {self.dtype.name!r}, "
@@ -75,12 +43,18 @@ class _HalfPrecision(Uncompressed):
         halves = tf.bitcast(words, self.dtype)
         return tf.cast(tf.reshape(halves, [words.shape[0], -1]), tf.float32)
 
-    def all_reduce(self, x, group):
+    def bytes_per_element(self, workers):
+        """Returns the bytes that one of `workers` sends per element: ``4 (N - 1) / N``."""
+        return 2 * protocol.ring_share(workers)
+
+    def all_reduce(self, x, group, state=()):
         if group.size == 1:
-            return tf.identity(x)
-        if not self._float32_sums:
-            return tf.cast(group.all_reduce(tf.cast(x, self.dtype)), x.dtype)
-        return self.all_gather(self.reduce_scatter(x, group), group)
+            total = tf.identity(x)
+        elif self._float32_sums:
+            total = self.all_gather(self.reduce_scatter(x, group), group)
+        else:
+            total = tf.cast(group.all_reduce(tf.cast(x, self.dtype)), x.dtype)
+        return protocol.Reduced(total, (), tf.constant(True))
 
     def reduce_scatter(self, x, group):
         if group.size == 1:
@@ -137,40 +111,3 @@ def _power_of_two(x):
     # Zero would ask for more, infinity for less than a float32 holds.
     lifted = tf.clip_by_value(127 + 14 + 127 - exponent, 1, 254)
     return tf.bitcast(tf.bitwise.left_shift(lifted, 23), tf.float32)
-
-
-def compressor(compression, accumulate_dtype="float32"):
-    """Returns the compressor that a user's argument names.
-
-    Args:
-        compression: None, ``"none"`` or ``"float32"`` for none; ``"bfloat16"``; ``"float16"``;
-            or an object with the methods of `Uncompressed`.
-        accumulate_dtype: ``"float32"`` or the wire dtype's name.
-
-    Raises:
-        ValueError: for any other name.
-
-    Example:
-        >>> compressor("bfloat16").name
-        'bfloat16'
-    """
-    if compression in (None, "none", "float32"):
-        if accumulate_dtype != "float32":
-            raise ValueError(
-                f"accumulate_dtype {accumulate_dtype!r} needs a compression of that dtype; "
-                "without compression sums are in float32"
-            )
-        return Uncompressed()
-    if isinstance(compression, str):
-        classes = {"bfloat16": BFloat16, "float16": Float16}
-        if compression not in classes:
-            raise ValueError(
-                f"unknown compression {compression!r}; choose None, 'bfloat16' or 'float16'"
-            )
-        return classes[compression](accumulate_dtype)
-    if not all(hasattr(compression, name) for name in ("all_reduce", "block", "lossy", "name")):
-        raise ValueError(
-            f"compression must be None, 'bfloat16', 'float16' or a compressor object, "
-            f"got {compression!r}"
-        )
-    return compression

@@ -1,0 +1,14 @@
+"""How float32 vectors travel between workers: as they are, or compressed."""
+
+from tfscale._lazy import attach
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "BFloat16": "tfscale.distribute.compression.half_precision",
+        "Float16": "tfscale.distribute.compression.half_precision",
+        "Reduced": "tfscale.distribute.compression.protocol",
+        "Uncompressed": "tfscale.distribute.compression.protocol",
+        "compressor": "tfscale.distribute.compression.choice",
+    },
+)
