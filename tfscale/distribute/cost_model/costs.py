@@ -1,0 +1,60 @@
+"""The constants of the model: what a byte and a message cost besides the line rate."""
+
+import dataclasses
+import math
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """Constants that depend on the hosts and the software, not on the cluster's shape.
+
+    CPU costs are seconds of one core. The defaults come from one machine of two slow cores, with
+    TensorFlow's gRPC collectives on CPU; `calibrate` finds those of another one.
+
+    Args:
+        link_overhead: `float`, the wire's time beyond payload / line rate, as a share: headers,
+            acknowledgements, pauses.
+        step_seconds: `float`, software's part in the latency of one step of a collective.
+        transport: `float`, per byte that a worker sends and receives: copies, system calls.
+        local: `float`, per byte of a bucket and local device: joining, summing, taking apart.
+        bfloat16, float16, int8, topk: `float`, compressing and decompressing, per float32 byte
+            of a bucket.
+        interference: `float`, which share of the shorter of wire time and transport's CPU time
+            adds to the longer instead of hiding behind it.
+
+    Raises:
+        ValueError: for a value that is negative or not finite.
+    """
+
+    link_overhead: float = 0.08
+    step_seconds: float = 4e-4
+    transport: float = 3e-9
+    local: float = 4e-10
+    bfloat16: float = 5e-10
+    float16: float = 1e-9
+    int8: float = 2e-9
+    topk: float = 3e-9
+    interference: float = 0.1
+
+    def __post_init__(self):
+        for name, value in dataclasses.asdict(self).items():
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (number and math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name} must be a finite number, not negative, got {value!r}")
+
+    def compression(self, name):
+        """Returns the CPU seconds per float32 byte of a compression; 0 for None."""
+        return 0.0 if name is None else getattr(self, name)
+
+
+# No figure of these was measured: devices that sum and compress at memory speed, and a network
+# stack that fills tens of Gbit/s from one core.
+ACCELERATOR = Costs(
+    step_seconds=2e-5,
+    transport=1e-10,
+    local=2e-11,
+    bfloat16=1e-11,
+    float16=1e-11,
+    int8=4e-11,
+    topk=1e-10,
+)

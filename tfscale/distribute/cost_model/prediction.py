@@ -1,0 +1,183 @@
+"""`predict`: the time of an exchange from its buckets, the cluster and the constants."""
+
+import dataclasses
+import math
+
+from tfscale.distribute import merging
+from tfscale.distribute.cost_model.costs import Costs
+
+# Of a compression's work: before the first message, between two, after the last.
+_SPLIT_AROUND_TWO_ROUNDS = (0.5, 0.3, 0.2)
+_SPLIT_AROUND_ONE_ROUND = (0.8, 0.0, 0.2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """What an exchange of all gradients costs.
+
+    Attributes:
+        seconds: the exchange by itself, every gradient being ready at once.
+        exposed_seconds: what is left of it after the last gradient is ready; `seconds` if no
+            ready times were given.
+        local_seconds: work of the CPU before and after the messages, all buckets.
+        cross_seconds: messages between workers, all buckets, one after another.
+        latency_seconds: of those, the part that does not depend on size.
+        cpu_seconds: CPU time of one worker.
+        bytes_per_link: payload that one worker sends.
+        steps: messages of one bucket that follow one another.
+        buckets: number of buckets.
+        bound_by: what takes longest: ``"link"``, ``"latency"`` or ``"cpu"``.
+    """
+
+    seconds: float
+    exposed_seconds: float
+    local_seconds: float
+    cross_seconds: float
+    latency_seconds: float
+    cpu_seconds: float
+    bytes_per_link: float
+    steps: int
+    buckets: int
+    bound_by: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stages:
+    """Wall seconds of one bucket: before, latency, on the link, between, after."""
+
+    before: float
+    latency: float
+    link: float
+    between: float
+    after: float
+    cpu: float  # all of its CPU work as wall time
+    wire: float
+
+
+def predict(cluster, method, sizes, ready=None, costs=None):
+    """Predicts one exchange of gradients.
+
+    A bucket of b bytes passes three stages, each of which works on one bucket at a time::
+
+        before = [local D b + part of compression b] contention
+        cross  = steps (latency + step_seconds)
+                 + longer(wire, transport) + interference shorter(wire, transport)
+        after  = as before, with the rest of compression
+
+    where ``wire = sent_share b (1 + link_overhead) 8 / bits_per_second`` and ``transport`` is the
+    CPU's work on the same bytes. With several streams, latency and the sums between two rounds
+    of one bucket hide behind the bytes of others. The whole can't be shorter than all work of
+    the CPU.
+
+    Args:
+        cluster: `Cluster`.
+        method: `Method`.
+        sizes: sequence of `int`, float32 bytes of each tensor, in the order in which gradients
+            become ready (the last layer first).
+        ready: sequence of `float`, seconds at which each gradient is ready, or None (default) if
+            all are at once.
+        costs: `Costs`. Defaults to ``Costs()``.
+
+    Returns:
+        `Prediction`.
+
+    Raises:
+        ValueError: if `sizes` and `ready` differ in length, or the grid does not fit.
+
+    Example:
+        >>> lab = Cluster(4, 2, 200e6, cores_per_host=2, workers_per_host=4)
+        >>> predict(lab, Method("2d"), [102_228_128]).bytes_per_link
+        153342192.0
+
+    References:
+        Hockney, The communication challenge for MPP, 1994 (latency and bandwidth of a message);
+        Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in
+        MPICH, 2005 (with the cost of a reduction).
+    """
+    costs = costs or Costs()
+    sizes = list(sizes)
+    at_once = [0.0] * len(sizes)
+    plan = plan_buckets(cluster, method, sizes, ready or at_once, costs)
+    stages = [_stages(cluster, method, sum(sizes[i] for i in b), costs) for b in plan]
+    seconds = _end(stages, [0.0] * len(plan), method.streams)
+    exposed = seconds
+    if ready is not None:
+        last = max(ready, default=0.0)
+        exposed = _end(stages, [max(ready[i] for i in b) for b in plan], method.streams) - last
+    total = {
+        field.name: math.fsum(getattr(s, field.name) for s in stages)
+        for field in dataclasses.fields(_Stages)
+    }
+    # Streams hide all latencies but the first one's share.
+    by = {"link": total["wire"], "latency": total["latency"] / method.streams, "cpu": total["cpu"]}
+    return Prediction(
+        seconds=seconds,
+        exposed_seconds=max(0.0, exposed),
+        local_seconds=total["before"] + total["between"] + total["after"],
+        cross_seconds=total["latency"] + total["link"],
+        latency_seconds=total["latency"],
+        cpu_seconds=total["cpu"] / cluster.contention,
+        bytes_per_link=method.sent_share(cluster) * sum(sizes),
+        steps=method.steps(cluster),
+        buckets=len(plan),
+        bound_by=max(by, key=by.get),
+    )
+
+
+def plan_buckets(cluster, method, sizes, ready, costs):
+    """Returns the buckets that a method makes, as positions in `sizes`, in order of sending."""
+    if not sizes:
+        return ()
+    if method.bucket_bytes == "adaptive":
+        link = bucket_link(cluster, method, costs)
+        return merging.merge_by_time(sizes, ready, link)
+    limit = math.inf if method.bucket_bytes is None else method.bucket_bytes
+    buckets, filled = [], math.inf
+    for i, size in enumerate(sizes):
+        if not buckets or filled + size > limit:
+            buckets.append([])
+            filled = 0
+        buckets[-1].append(i)
+        filled += size
+    return tuple(map(tuple, buckets))
+
+
+def bucket_link(cluster, method, costs):
+    """Returns the `merging.Link` that the buckets of a method see."""
+    size = 1 << 20
+    one = _stages(cluster, method, size, costs)
+    return merging.Link(one.latency, max(one.link, one.cpu) / size, method.streams)
+
+
+def _stages(cluster, method, size, costs):
+    sent = method.sent_share(cluster) * size
+    transport = costs.transport * sent * cluster.contention
+    wire = cluster.seconds_on_the_wire(sent) * (1 + costs.link_overhead)
+    local = costs.local * size * cluster.devices_per_worker * cluster.contention
+    work = costs.compression(method.compression) * size * cluster.contention
+    split = _SPLIT_AROUND_TWO_ROUNDS if method.rounds_with_work_between else _SPLIT_AROUND_ONE_ROUND
+    # Waking up for a step costs more where the cores are busy with other workers.
+    step = cluster.latency_seconds + costs.step_seconds * max(1.0, cluster.contention)
+    return _Stages(
+        before=local / 2 + split[0] * work,
+        latency=method.steps(cluster) * step,
+        link=max(wire, transport) + costs.interference * min(wire, transport),
+        between=split[1] * work,
+        after=local / 2 + split[2] * work,
+        cpu=local + work + transport,
+        wire=wire,
+    )
+
+
+def _end(stages, ready, streams):
+    """When the last bucket has passed all stages."""
+    before = after = 0.0
+    ends = [0.0] * streams
+    for stage, time in zip(stages, ready, strict=True):
+        before = max(before, time) + stage.before
+        start = max(before, ends[0])
+        end = max(start + stage.latency + stage.between, ends[-1]) + stage.link
+        ends = [*ends[1:], end]
+        after = max(after, end) + stage.after
+    all_work = math.fsum(stage.cpu for stage in stages)
+    return max(after, min(ready, default=0.0) + all_work)
