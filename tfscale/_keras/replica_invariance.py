@@ -18,13 +18,14 @@ import tensorflow as tf
 from tf_keras.src.engine import compile_utils, training
 from tf_keras.src.utils import losses_utils
 
+from tfscale._keras import retrace
 from tfscale._keras.metric_results import in_one_message
 
 _strategies = weakref.WeakSet()
 _AVERAGED = (losses_utils.ReductionV2.AUTO, losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE)
 
 
-def install(strategy):
+def install(strategy, operation=None):
     """Makes Keras's built-in training replica-invariant under `strategy`.
 
     Three things change, for this strategy only, and only where it has more than one replica:
@@ -37,8 +38,10 @@ def install(strategy):
 
     Args:
         strategy: `tf.distribute.Strategy`.
+        operation: what exchanges the strategy's gradients, for `tfscale._keras.retrace`.
     """
     _strategies.add(strategy)
+    retrace.install(strategy, operation)
     container, model = compile_utils.LossesContainer, training.Model
     if not hasattr(container.__call__, "_tfscale_stock"):
         container.__call__ = _replica_invariant(container.__call__)

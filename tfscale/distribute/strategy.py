@@ -93,7 +93,8 @@ def create_strategy(
         }[kind]
         strategy = create(config, devices, cross_device_ops, timeout_seconds)
     _tf_private.leave_untuned()
-    _keras.install(strategy)
+    operation = _tf_private.cross_device_ops_of(strategy)
+    _keras.install(strategy, getattr(operation, "owner", operation))
     return strategy
 
 
