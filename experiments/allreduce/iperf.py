@@ -59,7 +59,7 @@ def check_links(lab, seconds, notify):
     try:
         for worker in range(lab.workers):
             server = ["iperf3", "-s", "-1", "-p", str(_PORT), "--forceflush"]
-            processes.append(_start(lab.argv(worker, server)))
+            processes.append(_start(lab.command(worker, server)))
         for worker, server in enumerate(processes):
             _wait_until_listening(lab, worker, server)
         clients = []
@@ -67,7 +67,7 @@ def check_links(lab, seconds, notify):
             peer = lab.addresses[(worker + 1) % lab.workers]
             # The first second is left out: an empty bucket lets a burst through.
             client = ["iperf3", "-c", peer, "-p", str(_PORT), "-t", str(seconds), "-O", "1", "-J"]
-            clients.append(_start(lab.argv(worker, client)))
+            clients.append(_start(lab.command(worker, client)))
         processes += clients
         results = [_result(client, seconds) for client in clients]
     finally:

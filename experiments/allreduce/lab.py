@@ -54,6 +54,9 @@ class Lab:
             ``"none"`` (default) for links without a limit.
         notify: function of one line of text. Defaults to standard error.
 
+    Attributes:
+        payload_bytes_per_second: `float`, what `verify` has measured; None before that.
+
     Raises:
         ValueError: for a rate that is none.
         LabError: on entering, where the machine cannot have a lab; says what it lacks.
@@ -61,7 +64,7 @@ class Lab:
     Example:
         >>> with Lab(workers=2, rate="200mbit") as lab:
         ...     lab.verify().bits_per_second
-        ...     subprocess.run(lab.argv(0, ["ping", "-c1", lab.addresses[1]]))
+        ...     subprocess.run(lab.command(0, ["ping", "-c1", lab.addresses[1]]))
     """
 
     def __init__(self, workers, rate="none", notify=None):
@@ -70,6 +73,7 @@ class Lab:
         parse_rate(rate)
         self.workers, self.rate = workers, str(rate)
         self._notify = notify or (lambda line: print(line, file=sys.stderr, flush=True))
+        self.payload_bytes_per_second = None
         self._claim = None
         self._handlers = {}
 
@@ -116,14 +120,18 @@ class Lab:
         """The address of the bridge, for a program that is no worker."""
         return f"{_NETWORK}.1"
 
-    def argv(self, worker, command):
-        """The command line that runs `command` on a host; ``"switch"`` for the bridge's place."""
+    def address(self, worker):
+        """The address of a host."""
+        return self.addresses[worker]
+
+    def command(self, worker, argv):
+        """The command line that runs `argv` on a host; ``"switch"`` for the bridge's place."""
         name = self.switch if worker == "switch" else self.namespaces[worker]
-        return ["ip", "netns", "exec", name, *command]
+        return ["ip", "netns", "exec", name, *argv]
 
     def counters(self, worker):
         """Returns the `Counters` of a host's interface."""
-        text = run(*self.argv(worker, ["cat", "/proc/net/dev"]))
+        text = run(*self.command(worker, ["cat", "/proc/net/dev"]))
         return parse_counters(text)
 
     def link_down(self, worker):
@@ -137,6 +145,7 @@ class Lab:
     def shape(self, rate):
         """Gives all links another rate."""
         parse_rate(rate)
+        self.payload_bytes_per_second = None
         self.rate = str(rate)
         for worker in range(self.workers):
             self._shape_end(self.switch, f"port{worker}")
@@ -150,7 +159,10 @@ class Lab:
         Raises:
             LabError: if that is not what they were shaped to.
         """
-        return iperf.check_links(self, seconds, self._notify)
+        check = iperf.check_links(self, seconds, self._notify)
+        if check.bits_per_second is not None:
+            self.payload_bytes_per_second = check.bits_per_second / 8
+        return check
 
     def keep(self):
         """Lets the lab outlive this process."""
