@@ -96,6 +96,8 @@ def predict(cluster, method, sizes, ready=None, costs=None):
     """
     costs = costs or Costs()
     sizes = list(sizes)
+    if ready is not None and len(ready) != len(sizes):
+        raise ValueError(f"{len(sizes)} sizes but {len(ready)} ready times: one of each a tensor")
     at_once = [0.0] * len(sizes)
     plan = plan_buckets(cluster, method, sizes, ready or at_once, costs)
     stages = [_stages(cluster, method, sum(sizes[i] for i in b), costs) for b in plan]

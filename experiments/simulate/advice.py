@@ -1,0 +1,96 @@
+"""Advice in words: which method, which fusion, which compression."""
+
+# A gain below this is within what the model can be wrong by.
+_WORTH = 0.10
+_CAVEATS = {
+    "bfloat16": "It rounds every gradient to 8 bits of mantissa and keeps nothing back; that "
+    "rarely matters, but compare a short run with float32 once.",
+    "float16": "It rounds every gradient to 11 bits of mantissa and keeps nothing back; that "
+    "rarely matters, but compare a short run with float32 once.",
+    "int8": "It is lossy: keep its error feedback on, and compare the accuracy of a run with "
+    "float32 on your own task before you rely on it.",
+    "topk": "It is lossy and changes training: plain top-k with error feedback can end at a lower "
+    "accuracy. Raise the sparsity gradually, use momentum correction, or compress in one phase of "
+    "training only, and compare the final accuracy with float32 on your own task.",
+}
+
+
+def advise(rows, cluster):
+    """Returns sentences about a list of `Outcome`, for people.
+
+    They never recommend a lossy compression without what it may cost, nor any compression where
+    the exchange is hidden anyway.
+    """
+    if cluster.workers == 1:
+        return ["One worker: nothing crosses a network. No method or compression matters."]
+    exact = [row for row in rows if row.compression is None]
+    lossy = [row for row in rows if row.compression is not None]
+    lines = []
+    best = min(exact, key=lambda row: row.step_seconds, default=None)
+    if best is not None:
+        lines.append(_about_exact(best, exact))
+        fusion = _about_fusion(exact)
+        if fusion:
+            lines.append(fusion)
+    lines += _about_compression(best, lossy)
+    return lines
+
+
+def _about_exact(best, exact):
+    text = (
+        f"Without loss of precision {best.method} is the fastest: {best.samples_per_second:,.0f} "
+        f"samples/s, {best.efficiency:.0%} of perfect scaling"
+    )
+    stock = next((row for row in exact if row.method == "stock"), None)
+    if stock is not None and stock is not best:
+        text += (
+            f", {stock.step_seconds / best.step_seconds:.2f} times as fast as TensorFlow's default"
+        )
+    return text + "."
+
+
+def _about_fusion(exact):
+    fixed = next((row for row in exact if row.method == "2d"), None)
+    adaptive = next((row for row in exact if row.method == "2d:bucket=adaptive"), None)
+    if fixed is None or adaptive is None:
+        return None
+    gain = fixed.step_seconds / adaptive.step_seconds - 1
+    if gain > 0.02:
+        return (
+            f'Fusion: bucket_bytes="adaptive" ({adaptive.buckets} buckets) gains {gain:.0%} over '
+            f"4 MiB ({fixed.buckets})."
+        )
+    return "Fusion: the default of 4 MiB is as good as adaptive buckets here."
+
+
+def _about_compression(best, lossy):
+    if not lossy:
+        return []
+    if best is not None and best.efficiency > 1 - _WORTH / 2:
+        return [
+            "Compression: not needed. The backward pass hides almost all of the exchange, so it "
+            "would cost accuracy for nothing."
+        ]
+    lines, reference = [], best
+    for row in sorted(lossy, key=lambda row: _risk(row.compression)):
+        if reference is not None and row.step_seconds * (1 + _WORTH) > reference.step_seconds:
+            continue
+        against = ""
+        if reference is not None:
+            gain = reference.step_seconds / row.step_seconds
+            against = f", {gain:.2f} times as fast as {reference.method}"
+        lines.append(
+            f"Compression: {row.method} would reach {row.samples_per_second:,.0f} samples/s "
+            f"({row.efficiency:.0%}){against}. {_CAVEATS[row.compression]}"
+        )
+        reference = row
+    if not lines:
+        lines.append(
+            f"Compression: none of {', '.join(row.method for row in lossy)} is more than "
+            f"{_WORTH:.0%} faster, which is within the model's error. Stay with float32."
+        )
+    return lines
+
+
+def _risk(compression):
+    return list(_CAVEATS).index(compression)

@@ -1,0 +1,110 @@
+"""Rows of the benchmark's JSON files as measurements for the cost model."""
+
+import json
+import re
+from pathlib import Path
+
+from experiments.allreduce import shapes
+from experiments.allreduce.rates import parse_rate
+from experiments.simulate.methods import method_of
+from tfscale.distribute.cost_model import Cluster, Measurement
+
+# One way through a bridge of the network lab.
+LAB_LATENCY = 3.5e-5
+_FILE_NAME = re.compile(r"(\d+)x(\d+)-(\w+)$")
+
+
+def read_measurements(path, cores=None):
+    """Returns ``(measurements, names of rows left out)`` of one file.
+
+    Rows carry the run's ``workers``, ``devices_per_worker``, ``rate`` and ``parameters``; where
+    they do not, the file's name does: ``4x2-200mbit.json``. All workers share the cores of one
+    machine, as in the benchmark's network lab. Rows of other frameworks, and of training, are
+    left out.
+
+    Args:
+        path: of a file that the benchmark wrote with ``--json``.
+        cores: `int`, cores of the machine that measured; None takes the rows' ``cores``.
+
+    Raises:
+        ValueError: if the file does not hold such rows, with the file's name.
+        OSError: if it can't be read.
+    """
+    path = Path(path)
+    try:
+        rows = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{path} does not hold a list of rows, as the benchmark's --json does")
+    found, left_out = [], []
+    for number, row in enumerate(rows):
+        where = f"{path}, row {number}"
+        name = row.get("method")
+        if not isinstance(name, str) or not row.get("seconds_median"):
+            raise ValueError(f"{where}: needs a method and its seconds_median")
+        try:
+            method = method_of(name, row.get("bytes_per_pack"))
+        except ValueError:
+            left_out.append(name)
+            continue
+        if row.get("mode", "allreduce") != "allreduce":
+            left_out.append(name)
+            continue
+        cluster = _cluster(row, path, where, cores)
+        found.append(
+            Measurement(
+                cluster,
+                method,
+                _sizes(row, where),
+                row["seconds_median"],
+                row.get("cpu_seconds"),
+                f"{cluster.workers} x {cluster.devices_per_worker}, {_rate(row, path)}, {name}",
+            )
+        )
+    if not found:
+        raise ValueError(f"{path} has no row of a method that the model knows: {left_out}")
+    return found, left_out
+
+
+def _cluster(row, path, where, cores):
+    in_name = _FILE_NAME.search(path.stem)
+    workers = row.get("workers") or (in_name and int(in_name[1]))
+    devices = row.get("devices_per_worker") or (in_name and int(in_name[2]))
+    cores = cores or row.get("cores")
+    rate = _rate(row, path)
+    missing = [
+        name
+        for name, value in (("workers", workers), ("devices_per_worker", devices), ("rate", rate))
+        if not value
+    ]
+    if missing:
+        raise ValueError(
+            f"{where} lacks {', '.join(missing)}; measure again with this version's benchmark, or "
+            "name the file after the run, as in 4x2-200mbit.json"
+        )
+    if not cores:
+        raise ValueError(
+            f"{where} does not say how many cores the machine had: add --cores_per_host=NUMBER"
+        )
+    return Cluster(
+        workers,
+        devices,
+        parse_rate(rate),
+        latency_seconds=LAB_LATENCY,
+        cores_per_host=cores,
+        workers_per_host=workers,
+    )
+
+
+def _rate(row, path):
+    in_name = _FILE_NAME.search(path.stem)
+    return row.get("rate") or (in_name and in_name[3])
+
+
+def _sizes(row, where):
+    name = row.get("parameters", "resnet50")
+    if name not in shapes.SETS:
+        raise ValueError(f"{where}: unknown parameters {name!r}; known: {', '.join(shapes.SETS)}")
+    tensors = shapes.SETS[name]()
+    return tuple(4 * shapes.elements([shape]) for shape in reversed(tensors))
