@@ -1,0 +1,149 @@
+"""`TopK`: only the largest values travel, each with its position; the rest waits in a residual."""
+
+import tensorflow as tf
+
+from tfscale.distribute.compression import protocol, selection
+
+
+class TopK(protocol.Uncompressed):
+    """The k values of largest magnitude on the wire, k a fixed share of the vector.
+
+    ::
+
+        u = momentum * velocity + x                  # u = x without momentum
+        y = u + residual
+        S = positions of the k largest |y|
+        total     = sum over the members of y on S, 0 elsewhere
+        residual' = y, but 0 on S
+        velocity' = u, but 0 on S                    # factor masking
+
+    Each member sends one message, k values and k positions, and adds up all members' messages.
+    The law of the residual, ``y - residual' = what was sent``, holds to the bit; `total` is its
+    sum in float32, by rank on every member alike.
+
+    Where the messages would be no shorter than the vector (``k * workers >= n``: a large ratio
+    for many workers, or a tiny vector) the whole vector travels instead, as float32. Then nothing
+    is left in the residual, and the velocity is kept whole; so ``TopK(1.0, momentum=m)`` is plain
+    momentum.
+
+    With `momentum`, the velocity lives here and the optimizer's own momentum must be 0: momentum
+    correction and factor masking of Deep Gradient Compression. Few values a step are felt by
+    convergence: begin with the ratios of `top_k_warmup`.
+
+    Args:
+        ratio: `float` in (0, 1], the share of a vector's values that is sent: ``k = round(ratio *
+            n)``, at least 1. Defaults to 0.01.
+        error_feedback: `bool`, keep what is not sent for the next step. Defaults to True; without
+            it, what is not sent is lost.
+        momentum: `float` in [0, 1). Defaults to 0. Needs `error_feedback`.
+        min_elements: `int`; smaller tensors travel by `dense`. Defaults to 4096.
+
+    Raises:
+        ValueError: for an argument out of range, or momentum without error feedback.
+
+    Example:
+        >>> TopK(0.01).bytes_per_element(workers=4)
+        0.24
+
+    References:
+        Lin et al., Deep Gradient Compression, 2018 (https://arxiv.org/abs/1712.01887), sections
+        3.1-3.3; Shi et al., 2020 (https://arxiv.org/abs/2010.10458) for the selection.
+    """
+
+    lossy = True
+
+    def __init__(self, ratio=0.01, error_feedback=True, momentum=0.0, min_elements=4096):
+        super().__init__(momentum)
+        self.ratio = checked_ratio(ratio)
+        if isinstance(min_elements, bool) or not isinstance(min_elements, int) or min_elements < 0:
+            raise ValueError(f"min_elements must be an int >= 0, got {min_elements!r}")
+        if self.momentum and not error_feedback:
+            raise ValueError(
+                f"momentum {momentum!r} needs error_feedback=True: without a residual, what the "
+                "velocity holds back would be lost"
+            )
+        self.min_elements = min_elements
+        residual = ("residual",) if error_feedback else ()
+        self.slots = residual + (("velocity",) if self.momentum else ())
+        self.name = (
+            f"topk ratio {self.ratio:g} momentum {self.momentum:g} min_elements {min_elements}"
+            + ("" if error_feedback else " without error feedback")
+        )
+
+    @property
+    def dense(self):
+        return protocol.Uncompressed(self.momentum)
+
+    def bytes_per_element(self, workers):
+        """Returns the bytes that one of N workers sends per element.
+
+        ``8 * ratio * (N - 1)`` for 4 bytes of value and 4 of position, each passed on by all but
+        one; or ``8 (N - 1) / N`` where ``ratio * N >= 1``.
+        """
+        return 8 * min(self.ratio, 1 / workers) * (workers - 1)
+
+    def all_reduce(self, x, group, state=()):
+        n = x.shape[0]
+        k = max(1, round(self.ratio * n))
+        given = self.momentum * state[1] + x if self.momentum else x
+        y = given + state[0] if self.slots else given
+        if k * group.size >= n:
+            return self._whole(y, given, group)
+        sent = selection.largest_magnitudes(y, k)
+        values = tf.gather(y, sent)
+        message = tf.concat([values, tf.bitcast(sent, tf.float32)], 0)
+        messages = tf.reshape(group.all_gather(message), [group.size, 2, k])
+        values = tf.reshape(messages[:, 0], [-1])
+        positions = tf.bitcast(tf.reshape(messages[:, 1], [-1]), tf.int32)
+        return protocol.Reduced(
+            tf.ensure_shape(tf.math.unsorted_segment_sum(values, positions, n), [n]),
+            tuple(_masked(kept, sent) for kept in (y, given)[: len(self.slots)]),
+            tf.reduce_all(tf.math.is_finite(values)),
+        )
+
+    def _whole(self, y, given, group):
+        total = group.all_reduce(y)
+        finite = tf.reduce_all(tf.math.is_finite(total)) if self.slots else tf.constant(True)
+        return protocol.Reduced(total, (tf.zeros_like(y), given)[: len(self.slots)], finite)
+
+
+def top_k_warmup(ratio, steps=4, start=0.25):
+    """Returns ratios that fall exponentially from `start` to `ratio`: ``steps + 1`` of them.
+
+    ``start * (ratio / start) ** (i / steps)`` for i from 0 to `steps`.
+
+    Args:
+        ratio: `float`, the ratio that is meant to last.
+        steps: `int`, how many epochs (or phases of any kind) to warm up for. Defaults to 4.
+        start: `float`, the first ratio. Defaults to 0.25.
+
+    Raises:
+        ValueError: for an argument out of range, or a start below `ratio`.
+
+    Example:
+        >>> [round(1 - r, 4) for r in top_k_warmup(0.001)]
+        [0.75, 0.9371, 0.9842, 0.996, 0.999]
+
+    References:
+        Lin et al., Deep Gradient Compression, 2018 (https://arxiv.org/abs/1712.01887), section
+        3.3: sparsity 75 %, 93.75 %, 98.4375 %, 99.6 %, 99.9 %.
+    """
+    ratio, start = checked_ratio(ratio), checked_ratio(start, "start")
+    if start < ratio:
+        raise ValueError(f"start must be at least ratio, got start {start} and ratio {ratio}")
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+        raise ValueError(f"steps must be an int >= 0, got {steps!r}")
+    return [start * (ratio / start) ** (i / steps) for i in range(steps)] + [ratio]
+
+
+def checked_ratio(ratio, name="ratio"):
+    """Returns `ratio` as a float; raises ValueError unless it is in (0, 1]."""
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1:
+        raise ValueError(f"{name} must be a number in (0, 1], got {ratio!r}")
+    return float(ratio)
+
+
+def _masked(x, positions):
+    # The last reader of x: the kernel then writes into x's own memory.
+    zeros = tf.zeros(positions.shape, x.dtype)
+    return tf.tensor_scatter_nd_update(x, positions[:, tf.newaxis], zeros)
