@@ -256,7 +256,7 @@ def test_training_by_keras_and_the_plan():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"bucket_bytes": 0}, "bucket_bytes must be a positive int, got 0"),
+        ({"bucket_bytes": 0}, "bucket_bytes must be a positive int or 'adaptive', got 0"),
         ({"streams": 0}, "streams must be a positive int, got 0"),
         ({"worker_grid": (2,)}, "worker_grid must be .rows, columns., two positive ints"),
         ({"worker_grid": (2, 0)}, "worker_grid must be"),

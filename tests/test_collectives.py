@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfscale.distribute import collectives, fusion
+from tfscale.distribute import collectives, fusion, layout
 from tfscale.distribute.compression import Uncompressed
 
 DEVICES = tuple(f"/device:CPU:{i}" for i in range(4))
@@ -20,33 +20,30 @@ def placed(arrays):
     return tensors
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_local_reduce_scatter_and_gather(count):
-    arrays = np.random.default_rng(0).standard_normal((count, 8)).astype(np.float32)
-    shards = collectives.local_reduce_scatter(placed(arrays), DEVICES[:count])
+@pytest.mark.parametrize("sizes", [[8], [40, 3, 0, 17, 1], [100], [1, 1], [0, 64]])
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_local_reduce_scatter_and_gather(count, sizes):
+    arrays = [
+        np.random.default_rng(i).standard_normal((count, size)).astype(np.float32)
+        for i, size in enumerate(sizes)
+    ]
+    bucket = layout.lay_out(sizes, count, quantum=12)
+    assert bucket.length % 12 == bucket.length % layout.ALIGNMENT == 0
+    devices = DEVICES[:count]
+    shards = collectives.local_reduce_scatter([placed(a) for a in arrays], bucket, devices)
+    joined = np.zeros(count * bucket.length, np.float32)
+    start = 0
+    for array in arrays:
+        joined[start : start + array.shape[1]] = array.sum(0)
+        start += layout.round_up(array.shape[1], layout.ALIGNMENT)
     for i, shard in enumerate(shards):
-        np.testing.assert_allclose(shard, np.split(arrays.sum(0), count)[i], rtol=1e-5)
+        np.testing.assert_allclose(shard, np.split(joined, count)[i], rtol=1e-5, atol=1e-6)
         assert shard.device.endswith(f"CPU:{i}")
-    for vector in collectives.local_all_gather(shards, DEVICES[:count]):
-        np.testing.assert_allclose(vector, arrays.sum(0), rtol=1e-5)
-
-
-@pytest.mark.parametrize("in_function", [False, True])
-@pytest.mark.parametrize("columns", [1, 4])
-def test_every_column_crosses_once(columns, in_function):
-    arrays = np.arange(32, dtype=np.float32).reshape(4, 8)
-    seen = []
-
-    def cross(column, shard):
-        seen.append((column, shard.shape[0]))
-        return 3 * shard
-
-    def run():
-        return collectives.hierarchical_all_reduce(placed(arrays), DEVICES, cross, columns)
-
-    for vector in (tf.function(run) if in_function else run)():
-        np.testing.assert_array_equal(vector, 3 * arrays.sum(0))
-    assert sorted(seen) == [(i, 8 // columns) for i in range(columns)]
+    results = collectives.local_all_gather(shards, bucket, devices)
+    for array, result in zip(arrays, results, strict=True):
+        for i, local in enumerate(result):
+            np.testing.assert_allclose(local, array.sum(0), rtol=1e-5, atol=1e-6)
+            assert local.device.endswith(f"CPU:{i}")
 
 
 def test_columns_are_in_flight_together_eagerly():

@@ -46,12 +46,17 @@ def assert_reduced(results, shape, dtype, replicas, mean, salt, tolerance):
         assert np.array_equal(result, results[0]), "replicas differ"
 
 
-def batch_reduce(strategy, values, mean, in_function):
+def batch_reduce(strategy, values, mean, in_function, into_variables=False):
     """One batch_reduce of all values; returns each value's list of local results."""
     op = tf.distribute.ReduceOp.MEAN if mean else tf.distribute.ReduceOp.SUM
+    destinations = values
+    if into_variables:  # As gradients are; nothing else is compressed.
+        with strategy.scope():
+            destinations = [tf.Variable(tf.zeros_like(local_values(v)[0])) for v in values]
 
     def reduce():
-        reduced = strategy.extended.batch_reduce_to(op, [(v, v) for v in values])
+        pairs = list(zip(values, destinations, strict=True))
+        reduced = strategy.extended.batch_reduce_to(op, pairs)
         return [getattr(r, "values", (r,)) for r in reduced]
 
     results = (tf.function(reduce) if in_function else reduce)()
@@ -61,13 +66,15 @@ def batch_reduce(strategy, values, mean, in_function):
 ALL_MODES = [(mean, in_function) for mean in (False, True) for in_function in (False, True)]
 
 
-def check_batches(strategy, dtypes=DTYPES, tolerances=TOLERANCE, modes=ALL_MODES):
+def check_batches(
+    strategy, dtypes=DTYPES, tolerances=TOLERANCE, modes=ALL_MODES, into_variables=False
+):
     """Mixed dtypes and shapes in one call; modes are pairs of mean?, in a graph?"""
     replicas = strategy.num_replicas_in_sync
     cases = [(shape, dtype) for shape in SHAPES for dtype in dtypes]
     values = [replica_values(strategy, *case, salt=i) for i, case in enumerate(cases)]
     for mean, in_function in modes:
-        results = batch_reduce(strategy, values, mean, in_function)
+        results = batch_reduce(strategy, values, mean, in_function, into_variables)
         for i, ((shape, dtype), result) in enumerate(zip(cases, results, strict=True)):
             tolerance = {**tolerances, **(INTEGER_MEAN if mean else {})}.get(dtype, 0.0)
             assert_reduced(result, shape, dtype, replicas, mean, i, tolerance)
@@ -149,12 +156,12 @@ def check_half_precision_extremes(strategy, small_too, narrow_sums):
             with tf.device(device):
                 values.append(tf.fill([3000], np.float32(case)))
         value = _tf_private.regroup(values)
-        (result,) = batch_reduce(strategy, [value], mean=True, in_function=True)
+        (result,) = batch_reduce(strategy, [value], True, True, into_variables=True)
         np.testing.assert_allclose(result[0], np.full([3000], case), rtol=0.005)
         if case == 30000.0:
             replicas = strategy.num_replicas_in_sync
             total = np.inf if narrow_sums and case * replicas > 65504 else case * replicas
-            (result,) = batch_reduce(strategy, [value], mean=False, in_function=True)
+            (result,) = batch_reduce(strategy, [value], False, True, into_variables=True)
             np.testing.assert_allclose(result[0], np.full([3000], total), rtol=0.005)
 
 
@@ -200,7 +207,10 @@ def check_everything(grids=(None,)):
             for sums in ("float32", wire):
                 strategy = create(worker_grid=grid, compression=wire, accumulate_dtype=sums)
                 exact = {**TOLERANCE, "float32": tolerance * (1 if sums == "float32" else 4)}
-                check_batches(strategy, float32_only, exact, modes=[(False, False), (True, True)])
+                modes = [(False, False), (True, True)]
+                check_batches(strategy, float32_only, exact, modes, into_variables=True)
+                # What is not summed into variables is not compressed.
+                check_batches(strategy, float32_only, modes=modes[:1])
                 narrow_sums = sums == "float16"
                 check_half_precision_extremes(strategy, not narrow_sums, narrow_sums)
         strategy = create(worker_grid=grid)

@@ -1,13 +1,8 @@
 """`Hierarchical2DAllReduce`: gradients summed in buckets over a grid of workers x devices."""
 
-import hashlib
-import json
-import logging
-
-from tfscale.distribute import _tf_private, agreement, buckets, collectives, fusion
-from tfscale.distribute import compression as compression_lib
-
-_logger = logging.getLogger("tfscale")
+from tfscale.distribute import _tf_private, adaptive, agreement, collectives, fusion
+from tfscale.distribute.compression.choice import compressor as compressor_of
+from tfscale.distribute.exchange import Exchange
 
 
 class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
@@ -21,11 +16,11 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
         bucket   = concat(shard)                                # all-gather, on every device
 
     A worker sends ``2 (N - 1) / N`` times the bucket's bytes for N workers, whatever the number
-    of its devices. Compression applies to the middle line only, and only to what arrives in a
-    batch, as gradients do; single values (`strategy.reduce`, metrics, moving statistics) travel
-    in full precision. TensorFlow hands on `tf.distribute.ReplicaContext.all_reduce` as a batch
-    too: what must stay exact there needs an integer type or float64. float16 and bfloat16
-    tensors are summed in float32. Sparse gradients and gather keep TensorFlow's own code.
+    of its devices. Compression applies to the middle line only, and only to float32 that is
+    summed into variables, as gradients are; all other values (`strategy.reduce`,
+    `tf.distribute.ReplicaContext.all_reduce`, metrics, moving statistics) travel in full
+    precision. float16 and bfloat16 tensors are summed in float32. Sparse gradients and gather
+    keep TensorFlow's own code.
 
     Before the first step the workers compare, over the coordination service, what they are about
     to exchange: path, shape, dtype and bucket of every gradient. A difference raises on every
@@ -37,8 +32,11 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
 
     Args:
         compression: how float32 travels between workers: None (default, float32),
-            ``"bfloat16"``, ``"float16"``, or a compressor (see `tfscale.distribute.compression`).
-        bucket_bytes: `int`, size of a full bucket in bytes. Defaults to 4 MiB.
+            ``"bfloat16"``, ``"float16"``, ``"int8"``, ``"topk"`` (1 % of the values), or a
+            compressor such as ``TopK(ratio=0.001)``.
+        bucket_bytes: `int`, size of a full bucket in bytes, or ``"adaptive"``: after some steps
+            with 4 MiB the buckets follow from when each gradient is ready and from what the
+            link costs, both measured. Defaults to 4 MiB.
         streams: `int`, buckets in flight at the same time. Defaults to 2.
         worker_grid: None (default) for one ring of workers, or ``(rows, columns)`` with
             ``rows * columns`` workers in row-major order: reduce-scatter along the row,
@@ -67,15 +65,116 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
         accumulate_dtype="float32",
     ):
         super().__init__()
-        if not isinstance(bucket_bytes, int) or bucket_bytes < 1:
-            raise ValueError(f"bucket_bytes must be a positive int, got {bucket_bytes!r}")
-        if not isinstance(streams, int) or streams < 1:
+        if bucket_bytes != adaptive.ADAPTIVE and not _is_positive_int(bucket_bytes):
+            raise ValueError(
+                f"bucket_bytes must be a positive int or 'adaptive', got {bucket_bytes!r}"
+            )
+        if not _is_positive_int(streams):
             raise ValueError(f"streams must be a positive int, got {streams!r}")
-        self.compressor = compression_lib.compressor(compression, accumulate_dtype)
+        self._exchange = Exchange(compressor_of(compression, accumulate_dtype), bucket_bytes)
         self.bucket_bytes = bucket_bytes
         self.streams = streams
         self.worker_grid = None if worker_grid is None else _checked_grid(worker_grid)
-        self._plans = {}
+        self.generation = 0
+        self._mesh, self._timeout = None, 120
+
+    @property
+    def compressor(self):
+        """The compressor in force."""
+        return self._exchange.compressor
+
+    @property
+    def state(self):
+        """What compression holds back on this worker: `error_feedback.CompressionState`."""
+        return self._exchange.state
+
+    def set_compression(self, compression, accumulate_dtype="float32"):
+        """Changes the compression from the next traced step on; every worker has to.
+
+        What the compression before held back is carried over: into the new one's residuals, or,
+        where it keeps none, into the first sum. `fit` traces its step again by itself, also in
+        the middle of a run; your own ``tf.function`` has to be made anew.
+
+        Args:
+            compression: as in the constructor.
+            accumulate_dtype: as in the constructor.
+
+        Raises:
+            ValueError: for an argument out of range.
+
+        Example:
+            >>> cross_device_ops.set_compression("bfloat16")
+            >>> model.fit(data, epochs=4, initial_epoch=2)
+        """
+        new = compressor_of(compression, accumulate_dtype)
+        if new.name == self.compressor.name:
+            return
+        self._exchange.compressor = new
+        self._exchange.fusion.forget()
+        self._trace_again()
+
+    def record_timeline(self, on=True):
+        """Notes, from the next traced step on, when each bucket travels; see `timeline`."""
+        self._exchange.records_timeline = on
+        self._trace_again()
+
+    def timeline(self):
+        """Returns when the buckets of the last step travelled, if `record_timeline` was called.
+
+        Returns:
+            list of ``{"bucket": int, "bytes": int, "ready": s, "start": s, "end": s}``, for each
+            plan that was traced one after another: when the bucket's gradients were there on all
+            local devices, when they were summed inside the worker, and when the sum over the
+            workers had come; in seconds since 1970.
+        """
+        rows = []
+        for plan, times in self._exchange.timelines():
+            for number, bucket in enumerate(plan.buckets if times else ()):
+                size = sum(plan.tensors[i].size * plan.tensors[i].itemsize for i in bucket)
+                moments = {name: times[f"{name} {number}"] for name in ("ready", "start", "end")}
+                rows.append({"bucket": number, "bytes": size, **moments})
+        return rows
+
+    # ------------------------------------------------------------------ adaptive fusion
+
+    @property
+    def wants_measurement(self):
+        """Whether `after_step` is to be called after each step, until it returns True."""
+        return self._exchange.fusion.wants_measurement
+
+    def after_step(self, strategy):
+        """Notes when gradients were ready; after some steps all workers make the bucket plan.
+
+        `fit` calls it. In a loop of your own call it after each step, on every worker, while
+        `wants_measurement` is true.
+
+        Returns:
+            `bool`: True once, when the plan is made: the step has to be traced again.
+        """
+        if not self._exchange.fusion.after_step():
+            return False
+        compressors = self._exchange.compressors(self._mesh)
+        self._exchange.fusion.decide(strategy, self._mesh, compressors, self._timeout)
+        self._trace_again()
+        return True
+
+    def use_plan(self, saved):
+        """Takes over the bucket plan of a checkpoint, so that nothing is measured again.
+
+        Args:
+            saved: `dict` that `plan_of` returned; without effect unless this all-reduce and the
+                saved one are adaptive.
+        """
+        if saved and self.bucket_bytes == saved["settings"]["bucket_bytes"] == "adaptive":
+            for fingerprint in saved["plans"][-1:]:
+                self._exchange.fusion.use(fingerprint)
+            self._trace_again()
+
+    def _trace_again(self):
+        self.generation += 1
+        self._exchange.start_over()
+
+    # ------------------------------------------------------------------ what strategies call
 
     def settings(self):
         """Returns the settings as a `dict` that JSON can hold; equal on all workers."""
@@ -92,7 +191,7 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
         Only reductions into variables (gradients) are counted. Empty before the first step.
         Tensors sent alone have bucket -1; sparse ones are of dtype ``"sparse"``.
         """
-        return [list(plan) for plan in self._plans.values()]
+        return [list(plan) for plan in self._exchange.plans.values()]
 
     def bind(self, strategy, timeout_seconds=120):
         """Returns the cross-device operation of one worker of a cluster.
@@ -115,12 +214,13 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
         )
         mesh = fusion.Mesh(devices, workers, streams)
 
-        def agree(plan):
-            lines = ["{}, shape {}, {}, bucket {}".format(*item) for item in plan]
+        self._mesh, self._timeout = mesh, timeout_seconds
+
+        def agree(lines):
             agreement.agree(strategy, "gradients", lines, timeout_seconds)
 
         def reduce_tensors(values, mean, names, sparse):
-            return self._reduce(values, mesh, mean, names, sparse, agree)
+            return self._exchange.reduce(values, mesh, mean, names, sparse, agree)
 
         return _tf_private.ClusterCrossDeviceOps(strategy, reduce_tensors, owner=self)
 
@@ -138,59 +238,24 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
     def reduce_tensors(self, values, devices, mean, names=None):
         """Sums tensors over the devices of one process; see `LocalCrossDeviceOps`."""
         self.check_workers(1)
-        return self._reduce(values, fusion.Mesh(devices), mean, names)
+        return self._exchange.reduce(values, fusion.Mesh(devices), mean, names)
 
     def _link(self, strategy, stream, device):
         """What connects `device` with its column of workers, in one stream."""
         workers = _tf_private.num_workers(strategy)
 
-        def group(name, size, index):
-            return _tf_private.collective_group(strategy, f"{name}/{stream}", size, device, index)
-
-        if self.worker_grid is None:
-            return collectives.Ring(group("all workers", workers, 0))
-        rows, columns = self.worker_grid
-        row, column = divmod(_tf_private.worker_index(strategy), columns)
-        return collectives.Grid(group("grid row", columns, row), group("grid column", rows, column))
-
-    def _reduce(self, values, mesh, mean, names, sparse=(), agree=None):
-        """Plans the buckets, has the plan agreed if it is new, and sums bucket by bucket."""
-        in_batch = names is not None
-        names = names or [None] * len(values)
-        specs = [
-            _spec(name or f"value {i}", value)
-            for i, (name, value) in enumerate(zip(names, values, strict=True))
-        ]
-        plan = buckets.plan_buckets(specs, self.bucket_bytes)
-        if any(names) or sparse:
-            self._register(plan, sparse, agree)
-        compressor = self.compressor if in_batch else compression_lib.Uncompressed()
-        results = [None] * len(values)
-        for number, bucket in enumerate(plan.buckets):
-            reduced = fusion.reduce_bucket(
-                [values[i] for i in bucket], mesh, mean, compressor, stream=number
+        def group(name, size, index, rank):
+            return _tf_private.collective_group(
+                strategy, f"{name}/{stream}", size, device, index, rank
             )
-            for i, result in zip(bucket, reduced, strict=True):
-                results[i] = result
-        for i in plan.alone:
-            results[i] = fusion.reduce_unshaped(values[i], mesh, mean)
-        return results
 
-    def _register(self, plan, sparse, agree):
-        """Records a plan of gradients; the first time, the workers compare it."""
-        fingerprint = plan.fingerprint()
-        fingerprint += [[path, None, "sparse", buckets.ALONE] for path in sparse]
-        digest = hashlib.sha256(json.dumps(fingerprint).encode()).hexdigest()
-        if digest in self._plans:
-            return
-        if agree is not None:
-            agree(fingerprint)
-        self._plans[digest] = fingerprint
-        _logger.info(
-            "all-reduce of %d gradients in %d buckets, %s on the wire",
-            len(fingerprint),
-            len(plan.buckets) + len(plan.alone) + len(sparse),
-            "float32" if self.compressor.name == "none" else self.compressor.name,
+        me = _tf_private.worker_index(strategy)
+        if self.worker_grid is None:
+            return collectives.Ring(group("all workers", workers, 0, me))
+        rows, columns = self.worker_grid
+        row, column = divmod(me, columns)
+        return collectives.Grid(
+            group("grid row", columns, row, column), group("grid column", rows, column, row)
         )
 
 
@@ -215,15 +280,8 @@ def plan_of(strategy):
     return {"settings": operation.settings(), "plans": operation.plan_fingerprints()}
 
 
-def _spec(path, value):
-    dtype, shape = value[0].dtype, value[0].shape
-    if not (dtype.is_integer or dtype.is_floating or dtype.is_complex):
-        raise TypeError(
-            f"cannot reduce {path}: tensors of dtype {dtype.name} have no sum; "
-            "cast to int32 or float32 first"
-        )
-    known = tuple(shape.as_list()) if shape.is_fully_defined() else None
-    return buckets.TensorSpec(path, known, dtype.name, dtype.size)
+def _is_positive_int(value):
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _checked_grid(worker_grid):

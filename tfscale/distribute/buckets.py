@@ -19,12 +19,14 @@ class TensorSpec:
         shape: `tuple` of `int`, or None where the shape is not known before it runs.
         dtype: `str`.
         itemsize: `int`, bytes of one element.
+        wire: `str`, the name of the compressor by which it travels between workers.
     """
 
     path: str
     shape: tuple | None
     dtype: str
     itemsize: int
+    wire: str = "none"
 
     @property
     def size(self):
@@ -60,10 +62,10 @@ class BucketPlan:
 
 
 def plan_buckets(tensors, bucket_bytes):
-    """Fuses tensors of one dtype into buckets of at most `bucket_bytes`, from the last backwards.
+    """Fuses tensors into buckets of at most `bucket_bytes`, from the last backwards.
 
-    A tensor larger than `bucket_bytes` is a bucket of its own. Dtypes are never mixed: joining
-    them would need a cast.
+    A tensor larger than `bucket_bytes` is a bucket of its own. Dtypes are never mixed, since
+    joining them would need a cast, nor are compressors.
 
     Args:
         tensors: sequence of `TensorSpec`.
@@ -91,11 +93,40 @@ def plan_buckets(tensors, bucket_bytes):
             alone.append(index)
             continue
         size = spec.size * spec.itemsize
-        bucket, filled = filling.get(spec.dtype, ([], 0))
+        kind = (spec.dtype, spec.wire)
+        bucket, filled = filling.get(kind, ([], 0))
         if bucket and filled + size > bucket_bytes:
             buckets.append(tuple(bucket))
             bucket, filled = [], 0
-        filling[spec.dtype] = ([*bucket, index], filled + size)
+        filling[kind] = ([*bucket, index], filled + size)
     # What is left over contains the earliest layers, whose gradients come last.
     buckets.extend(tuple(bucket) for bucket, _ in filling.values())
     return BucketPlan(tensors, tuple(buckets), tuple(alone))
+
+
+def plan_of_buckets(tensors, buckets):
+    """Returns the `BucketPlan` of given buckets; tensors of unknown shape are sent alone.
+
+    Args:
+        tensors: sequence of `TensorSpec`.
+        buckets: sequence of buckets in the order of sending, each of indices into `tensors`.
+
+    A bucket whose tensors differ in dtype or compressor is divided: a saved plan may meet another
+    compressor.
+
+    Raises:
+        ValueError: if a tensor is in no bucket or in several.
+    """
+    tensors = tuple(tensors)
+    alone = tuple(i for i, spec in enumerate(tensors) if spec.shape is None)
+    if sorted(i for bucket in buckets for i in bucket) != sorted(
+        set(range(len(tensors))) - {*alone}
+    ):
+        raise ValueError(f"the buckets {buckets} do not hold each of {len(tensors)} tensors once")
+    parts = []
+    for bucket in buckets:
+        kinds = {}
+        for i in bucket:
+            kinds.setdefault((tensors[i].dtype, tensors[i].wire), []).append(i)
+        parts += [tuple(part) for part in kinds.values()]
+    return BucketPlan(tensors, tuple(parts), alone)

@@ -28,17 +28,42 @@ class Ring:
         self.quantum = group.size
         self._group = group
 
-    def all_reduce(self, x, compressor):
-        """Returns the sum of the workers' `x`, whose length is a multiple of the quantum."""
-        return compressor.all_reduce(x, self._group).total
+    def compressed_part(self, length, compressor):
+        """Returns ``(first element, elements)`` of a shard that this worker's state covers."""
+        return 0, length
+
+    def all_reduce(self, x, compressor, state=()):
+        """Returns the `Reduced` sum of the workers' `x`, a multiple of the quantum long."""
+        return compressor.all_reduce(x, self._group, state)
 
     def all_reduce_any(self, x):
         """Returns the sum of the workers' `x`, of any shape and dtype, uncompressed."""
         return self._group.all_reduce(x)
 
 
+class _GroupOfOne:
+    """A group of one worker: what it sends, it has."""
+
+    size, rank = 1, 0
+
+    def all_reduce(self, x):
+        return x
+
+    def all_gather(self, x):
+        return x
+
+    def all_to_all(self, x):
+        return x
+
+
+ALONE = Ring(_GroupOfOne())
+
+
 class Grid:
     """One column of workers as a grid of workers.
+
+    A compressor that keeps a state compresses the grid's columns only: its rows carry float32,
+    and the state covers this worker's part of the row.
 
     Args:
         row: `CollectiveGroup` of the workers in the same row of the grid.
@@ -49,57 +74,101 @@ class Grid:
         self.quantum = row.size * column.size
         self._row, self._column = row, column
 
-    def all_reduce(self, x, compressor):
-        """Returns the sum of the workers' `x`, whose length is a multiple of the quantum."""
+    def compressed_part(self, length, compressor):
+        """Returns ``(first element, elements)`` of a shard that this worker's state covers."""
+        part = length // self._row.size
+        return self._row.rank * part, part
+
+    def all_reduce(self, x, compressor, state=()):
+        """Returns the `Reduced` sum of the workers' `x`, a multiple of the quantum long."""
         part = compressor.reduce_scatter(x, self._row)
         part = tf.ensure_shape(part, [x.shape[0] // self._row.size])
-        total = compressor.all_reduce(part, self._column).total
-        return compressor.all_gather(total, self._row)
+        reduced = compressor.all_reduce(part, self._column, state)
+        return reduced._replace(total=compressor.all_gather(reduced.total, self._row))
 
     def all_reduce_any(self, x):
         """Returns the sum of the workers' `x`, of any shape and dtype, uncompressed."""
         return self._column.all_reduce(self._row.all_reduce(x))
 
 
-def local_reduce_scatter(vectors, devices):
-    """Sums vectors over local devices; device i keeps the i-th part of the sum.
+def local_reduce_scatter(tensors, layout, devices):
+    """Sums tensors over local devices; each device that has a shard keeps its part of the sum.
 
     Args:
-        vectors: list with one ``[n]`` tensor for each device; the number of devices divides n.
+        tensors: list with, for each tensor of the bucket, its flattened value on each device.
+        layout: `Layout` with one shard for each of the first devices.
         devices: list of device strings.
 
     Returns:
-        List of ``[n / len(devices)]`` tensors, the i-th on device i.
+        List of ``[layout.length]`` tensors, the i-th on device i.
     """
-    count = len(devices)
-    if count == 1:
-        return list(vectors)
-    parts = []
-    for vector, device in zip(vectors, devices, strict=True):
-        with tf.device(device):
-            parts.append(tf.split(vector, count))
     shards = []
-    for i, device in enumerate(devices):
-        with tf.device(device):
-            shards.append(tf.add_n([part[i] for part in parts]))
+    for segments, keeper in zip(layout.shards, devices, strict=False):
+        parts, end = [], 0
+        for segment in segments:
+            if segment.offset > end:
+                parts.append(_zeros(segment.offset - end, tensors, keeper))
+            parts.append(_sum_of_segment(tensors[segment.tensor], segment, devices, keeper))
+            end = segment.offset + segment.size
+        if end < layout.length:
+            parts.append(_zeros(layout.length - end, tensors, keeper))
+        with tf.device(keeper):
+            shards.append(tf.concat(parts, 0) if len(parts) > 1 else parts[0])
     return shards
 
 
-def local_all_gather(shards, devices):
-    """Joins the devices' parts on every local device.
+def _sum_of_segment(values, segment, devices, keeper):
+    pieces = []
+    for value, device in zip(values, devices, strict=True):
+        if segment.size < value.shape[0]:
+            with tf.device(device):
+                value = value[segment.start : segment.start + segment.size]
+        pieces.append(value)
+    with tf.device(keeper):
+        return tf.add_n(pieces) if len(pieces) > 1 else pieces[0]
+
+
+def _zeros(size, tensors, device):
+    with tf.device(device):
+        return tf.zeros([size], tensors[0][0].dtype)
+
+
+def local_all_gather(shards, layout, devices):
+    """Takes shards apart into the bucket's tensors, on every local device.
 
     Args:
-        shards: list of 1-D tensors, in order.
+        shards: list of ``[layout.length]`` tensors, as `local_reduce_scatter` returns them.
+        layout: their `Layout`.
         devices: list of device strings.
 
     Returns:
-        List with the joined vector for each device.
+        List with, for each tensor of the bucket, its flattened value on each device.
     """
-    vectors = []
-    for device in devices:
-        with tf.device(device):
-            vectors.append(tf.concat(shards, 0) if len(shards) > 1 else tf.identity(shards[0]))
-    return vectors
+    pieces = [[] for _ in layout.sizes]
+    for shard, segments, keeper in zip(shards, layout.shards, devices, strict=False):
+        sizes, end, wanted = [], 0, []
+        for segment in segments:
+            if segment.offset > end:
+                sizes.append(segment.offset - end)
+            wanted.append(len(sizes))
+            sizes.append(segment.size)
+            end = segment.offset + segment.size
+        if end < layout.length:
+            sizes.append(layout.length - end)
+        with tf.device(keeper):
+            parts = tf.split(shard, sizes) if len(sizes) > 1 else [shard]
+        for segment, i in zip(segments, wanted, strict=True):
+            pieces[segment.tensor].append(parts[i])
+    results = []
+    for parts in pieces:
+        results.append([])
+        for device in devices:
+            with tf.device(device):
+                if len(parts) == 1:
+                    results[-1].append(tf.identity(parts[0]))
+                else:
+                    results[-1].append(tf.concat([*parts, shards[0][:0]], 0))
+    return results
 
 
 def in_each_column(function, shards, devices):
@@ -117,25 +186,3 @@ def in_each_column(function, shards, devices):
         return [one(i) for i in range(len(shards))]
     with ThreadPool(len(shards)) as pool:
         return pool.map(one, range(len(shards)))
-
-
-def hierarchical_all_reduce(vectors, devices, cross, columns):
-    """Sums vectors over all local devices and, column by column, over all workers.
-
-    Args:
-        vectors: list with one ``[n]`` tensor for each local device, n divisible by `columns`.
-        devices: list of device strings.
-        cross: function of ``(column, [n / columns] tensor)`` that returns the tensor's sum over
-            the workers; identity for one worker.
-        columns: `int`, the number of devices that talk to other workers: all of them, or 1 for
-            a message so short that its latency matters more than its size.
-
-    Returns:
-        List with the ``[n]`` sum for each device.
-    """
-    if columns == 1:
-        with tf.device(devices[0]):
-            shards = [tf.add_n(vectors) if len(vectors) > 1 else vectors[0]]
-    else:
-        shards = local_reduce_scatter(vectors, devices)
-    return local_all_gather(in_each_column(cross, shards, devices), devices)

@@ -1,10 +1,10 @@
-"""Sums of whole tensors over all replicas: joined into one vector, padded, summed, taken apart."""
+"""Sums of whole tensors over all replicas: put into shards, summed, taken apart."""
 
 import dataclasses
 
 import tensorflow as tf
 
-from tfscale.distribute import collectives
+from tfscale.distribute import collectives, layout
 
 # Below this many elements to a device, one device's message is cheaper than one of each.
 _MIN_SHARD = 1024
@@ -43,8 +43,23 @@ class Mesh:
         return self.workers * len(self.devices)
 
 
-def reduce_bucket(values, mesh, mean, compressor, stream=0):
-    """Sums tensors of one dtype and known shapes over all replicas, as one vector.
+def layout_of(sizes, mesh, compressor):
+    """Returns the `Layout` of a bucket: a shard for each local device, or one if it is small.
+
+    Args:
+        sizes: list of `int`, elements of each tensor.
+        mesh: `Mesh`.
+        compressor: how the bucket travels between workers; None for whole tensors.
+    """
+    columns = len(mesh.devices) if sum(sizes) >= _MIN_SHARD * len(mesh.devices) else 1
+    quantum = 1
+    if mesh.workers > 1 and compressor is not None:
+        quantum = mesh.streams[0][0].quantum * compressor.block
+    return layout.lay_out(sizes, columns, quantum)
+
+
+def reduce_bucket(values, mesh, mean, compressor, stream=0, memory=None, mark=None):
+    """Sums tensors of one dtype and known shapes over all replicas, as one message.
 
     Args:
         values: list with, for each value, the list of its tensors, one for each local device.
@@ -52,32 +67,40 @@ def reduce_bucket(values, mesh, mean, compressor, stream=0):
         mean: `bool`, divide by the number of replicas; the mean of integers is floating point.
         compressor: how float32 travels between workers.
         stream: `int`, which of the mesh's streams to use.
+        memory: the `BucketMemory` of a compressor with state; else None.
+        mark: function of ``(name, tensors)`` that notes when tensors are there; None for none.
 
     Returns:
         List with, for each value, the list of its results, one on each local device.
     """
     dtype = values[0][0].dtype
+    mark = mark or (lambda name, tensors: None)
     shapes = [value[0].shape for value in values]
-    sizes = [shape.num_elements() for shape in shapes]
-    columns = len(mesh.devices) if sum(sizes) >= _MIN_SHARD * len(mesh.devices) else 1
-    cross, quantum = _cross(mesh, stream, dtype, mean, compressor)
-    padding = -sum(sizes) % (quantum * columns)
-
-    vectors = []
-    for d, device in enumerate(mesh.devices):
-        with tf.device(device):
-            parts = [tf.reshape(value[d], [-1]) for value in values]
-            if padding:
-                parts.append(tf.zeros([padding], dtype))
-            vectors.append(tf.cast(tf.concat(parts, 0), _SUM_DTYPE.get(dtype, dtype)))
-    if sum(sizes):
-        vectors = collectives.hierarchical_all_reduce(vectors, mesh.devices, cross, columns)
-    results = []
-    for vector, device in zip(vectors, mesh.devices, strict=True):
-        with tf.device(device):
-            parts = tf.split(tf.cast(vector, _result_dtype(dtype, mean)), [*sizes, padding])
-            results.append([tf.reshape(p, s) for p, s in zip(parts, shapes, strict=False)])
-    return [list(result) for result in zip(*results, strict=True)]
+    sum_dtype = _SUM_DTYPE.get(dtype, dtype)
+    compressor = compressor if sum_dtype == tf.float32 else None
+    bucket = layout_of([shape.num_elements() for shape in shapes], mesh, compressor)
+    flat = []
+    for value in values:
+        flat.append([])
+        for tensor, device in zip(value, mesh.devices, strict=True):
+            with tf.device(device):
+                flat[-1].append(tf.cast(tf.reshape(tensor, [-1]), sum_dtype))
+    mark("ready", [tensor for tensors in flat for tensor in tensors])
+    shards = collectives.local_reduce_scatter(flat, bucket, mesh.devices)
+    mark("start", shards)
+    if bucket.length:
+        cross = _cross(mesh, stream, dtype, mean, compressor, memory)
+        shards = collectives.in_each_column(cross, shards, mesh.devices)
+    mark("end", shards)
+    result_dtype, results = _result_dtype(dtype, mean), []
+    for tensors, shape in zip(
+        collectives.local_all_gather(shards, bucket, mesh.devices), shapes, strict=True
+    ):
+        results.append([])
+        for tensor, device in zip(tensors, mesh.devices, strict=True):
+            with tf.device(device):
+                results[-1].append(tf.reshape(tf.cast(tensor, result_dtype), shape))
+    return results
 
 
 def reduce_unshaped(value, mesh, mean):
@@ -87,45 +110,43 @@ def reduce_unshaped(value, mesh, mean):
         List of the results, one on each local device.
     """
     dtype = value[0].dtype
-    cross, _ = _cross(mesh, 0, dtype, mean, None)
-    tensors = [tf.cast(v, _SUM_DTYPE.get(dtype, dtype)) for v in value]
+    cross = _cross(mesh, 0, dtype, mean, None, None)
+    with tf.device(mesh.devices[0]):
+        total = tf.add_n([tf.cast(v, _SUM_DTYPE.get(dtype, dtype)) for v in value])
+    (total,) = collectives.in_each_column(cross, [total], mesh.devices)
     results = []
-    for result, device in zip(
-        collectives.hierarchical_all_reduce(tensors, mesh.devices, cross, 1),
-        mesh.devices,
-        strict=True,
-    ):
+    for device in mesh.devices:
         with tf.device(device):
-            result = tf.cast(result, _result_dtype(dtype, mean))
-            results.append(tf.ensure_shape(result, value[0].shape))
+            result = tf.cast(total, _result_dtype(dtype, mean))
+            results.append(tf.ensure_shape(tf.identity(result), value[0].shape))
     return results
 
 
-def _cross(mesh, stream, dtype, mean, compressor):
-    """Returns ``(function of (column, shard), divisor of the shard's length)``."""
+def _cross(mesh, stream, dtype, mean, compressor, memory):
+    """Returns the function of (column, shard) that sums a shard over the workers."""
     links = mesh.streams[stream % len(mesh.streams)] if mesh.workers > 1 else None
-    sum_dtype = _SUM_DTYPE.get(dtype, dtype)
-    if links and sum_dtype not in _CROSS_WORKER_DTYPES:
+    if links and _SUM_DTYPE.get(dtype, dtype) not in _CROSS_WORKER_DTYPES:
         raise TypeError(
             f"{dtype.name} tensors cannot be summed between workers; TensorFlow's collectives "
             f"take {', '.join(d.name for d in _CROSS_WORKER_DTYPES)}. Cast before reducing."
         )
-    if sum_dtype != tf.float32:
-        compressor = None
     divisor = mesh.replicas if mean else 1
+    # Before a lossy sum, so that it cannot overflow; and before a state, which outlives the step.
+    divide_first = mean and compressor is not None and (compressor.lossy or memory is not None)
 
     def cross(column, shard):
-        if not links:
-            return shard / divisor if mean else shard
+        link = links[column] if links else collectives.ALONE
+        if divide_first:
+            shard = shard / divisor
         if compressor is None:
-            shard = links[column].all_reduce_any(shard)
-            return shard / divisor if mean else shard
-        if mean and compressor.lossy:
-            return links[column].all_reduce(shard / divisor, compressor)
-        shard = links[column].all_reduce(shard, compressor)
-        return shard / divisor if mean else shard
+            total = link.all_reduce_any(shard)
+        elif memory is None:
+            total = link.all_reduce(shard, compressor).total
+        else:
+            total = memory.reduce(column, shard, link, compressor)
+        return total / divisor if mean and not divide_first else total
 
-    return cross, links[0].quantum * compressor.block if links and compressor else 1
+    return cross
 
 
 def _result_dtype(dtype, mean):

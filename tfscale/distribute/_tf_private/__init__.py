@@ -25,6 +25,7 @@ from tfscale.distribute._tf_private.runtime import (
     get_key,
     has_key_value_store,
     put_key,
+    raw_variable,
     runtime_started,
     same_device,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "local_devices",
     "num_workers",
     "put_key",
+    "raw_variable",
     "regroup",
     "runtime_started",
     "same_device",

@@ -29,12 +29,14 @@ class CollectiveGroup:
         collective_keys: the strategy's `CollectiveKeys`.
         group_key: `int`, the key that all members of this group share.
         size: `int`, number of members. A group of one needs no communication.
+        rank: `int`, this member's place in the group: which row of an all-gather is its own.
         device: `str`, the local device whose tensors travel.
         options: `tf.distribute.experimental.CommunicationOptions`.
     """
 
-    def __init__(self, collective_keys, group_key, size, device, options):
+    def __init__(self, collective_keys, group_key, size, rank, device, options):
         self.size = size
+        self.rank = rank
         self.device = device
         self._options = options
         self._launcher = None
@@ -77,7 +79,7 @@ class CollectiveGroup:
         return tf.ensure_shape(received, x.shape)
 
 
-def collective_group(strategy, name, size, device, members_index):
+def collective_group(strategy, name, size, device, members_index, rank=None):
     """Returns this worker's group named `name` on `device`; call it alike on every worker.
 
     The workers are split into ``num_workers / size`` sibling groups. Keys of all siblings are
@@ -90,6 +92,8 @@ def collective_group(strategy, name, size, device, members_index):
         size: `int`, workers in a group; must divide the number of workers.
         device: `str`, the local device that takes part.
         members_index: `int`, which of the sibling groups this worker belongs to.
+        rank: `int`, how many members of the group come before this worker; None where groups
+            are made of consecutive workers. TensorFlow ranks members by their task.
 
     Raises:
         ValueError: if `size` does not divide the workers, or there is no such sibling.
@@ -107,7 +111,8 @@ def collective_group(strategy, name, size, device, members_index):
     keys = extended._collective_keys
     allocated = [keys.get_group_key((device, f"{name}/{j}")) for j in range(siblings)]
     options = extended._communication_options
-    return CollectiveGroup(keys, allocated[members_index], size, device, options)
+    rank = worker_index(extended) % size if rank is None else rank
+    return CollectiveGroup(keys, allocated[members_index], size, rank, device, options)
 
 
 def extended_of(strategy):

@@ -3,6 +3,7 @@
 import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.framework import device as device_lib
+from tensorflow.python.ops import resource_variable_ops
 
 
 def runtime_started():
@@ -14,6 +15,20 @@ def same_device(left, right):
     """True if two device strings name the same device, as far as both are specified."""
     left, right = (device_lib.DeviceSpec.from_string(d) for d in (left, right))
     return left.make_merged_spec(right) == right.make_merged_spec(left)
+
+
+def raw_variable(initial_value, device, dtype=tf.float32):
+    """Returns a variable of one device that no strategy mirrors; may be called while tracing.
+
+    Args:
+        initial_value: NumPy array or list; its shape is the variable's.
+        device: `str`.
+        dtype: `tf.DType`.
+    """
+    # Under a strategy's scope tf.Variable would become one copy for each replica.
+    with tf.init_scope(), tf.device(device):
+        value = tf.constant(initial_value, dtype)
+        return resource_variable_ops.ResourceVariable(value, trainable=False)
 
 
 def has_key_value_store():

@@ -1,0 +1,192 @@
+"""The exchange of one step's values: planned in buckets, agreed between workers, summed."""
+
+import functools
+import hashlib
+import json
+import logging
+
+import tensorflow as tf
+
+from tfscale.distribute import adaptive, buckets, fusion
+from tfscale.distribute.bucket_memory import BucketMemory, keep_all
+from tfscale.distribute.compression.protocol import Uncompressed
+from tfscale.distribute.error_feedback import CompressionState
+from tfscale.distribute.timeline import Timeline
+
+_logger = logging.getLogger("tfscale")
+# Both half precisions are summed in float32.
+_COMPRESSED_DTYPES = (tf.float32, tf.float16, tf.bfloat16)
+
+
+class Exchange:
+    """Sums values over replicas; remembers the plans of gradients, and what belongs to them.
+
+    Attributes:
+        compressor: how gradients travel between workers; `start_over` after a change.
+        state: `CompressionState`.
+        fusion: `AdaptiveFusion`; without effect unless `bucket_bytes` is ``"adaptive"``.
+        records_timeline: `bool`, whether steps that are traced note when buckets travel.
+        plans: `dict` of the fingerprints of all plans of gradients, the present one last.
+
+    Args:
+        compressor: see above.
+        bucket_bytes: `int` or ``"adaptive"``.
+    """
+
+    def __init__(self, compressor, bucket_bytes):
+        self.compressor = compressor
+        self.state = CompressionState()
+        self.fusion = adaptive.AdaptiveFusion()
+        self.records_timeline = False
+        self.plans = {}
+        self._is_adaptive = bucket_bytes == adaptive.ADAPTIVE
+        self._bucket_bytes = adaptive.INITIAL_BUCKET_BYTES if self._is_adaptive else bucket_bytes
+        self._agreed, self._timelines = set(), {}
+
+    def start_over(self):
+        """Makes ready for steps that are traced anew: they agree again and take the state over."""
+        self._agreed.clear()
+        self._timelines.clear()
+        self.state.release()
+
+    def timelines(self):
+        """Returns ``(plan, {name: seconds})`` of the last step, for each plan that was traced."""
+        return [(plan, timeline.read()) for plan, timeline in self._timelines.values()]
+
+    def compressors(self, mesh):
+        """Returns the compressors of a step by name; a lone worker has no hop to compress."""
+        own = self._own(mesh)
+        return {c.name: c for c in (Uncompressed(), own, own.dense)}
+
+    def reduce(self, values, mesh, mean, names, sparse=(), agree=None):
+        """Plans the buckets, has the plan agreed if it is new, and sums bucket by bucket.
+
+        Args:
+            values: list with, for each value, the list of its tensors, one a local device.
+            mesh: `Mesh`.
+            mean: `bool`, divide by the number of replicas.
+            names: list with the name of the variable of each value, None where there is none;
+                or None.
+            sparse: names of variables whose sparse gradients are summed elsewhere.
+            agree: function of a list of lines that raises unless all workers have the same.
+
+        Returns:
+            list with, for each value, the list of its results, one on each local device.
+        """
+        names = names or [None] * len(values)
+        compressors = self.compressors(mesh)
+        specs = [
+            _spec(name or f"value {i}", value, self._wire(name, value, mesh))
+            for i, (name, value) in enumerate(zip(names, values, strict=True))
+        ]
+        if not (any(names) or sparse):
+            plan = buckets.plan_buckets(specs, self._bucket_bytes)
+            return self._sum(plan, values, mesh, mean, compressors)
+        plan, timeline = self._gradient_plan(specs, mesh)
+        key = self._register(plan, sparse, agree)
+        self.state.begin_plan(key, [(s.path, s.size if s.shape is not None else 0) for s in specs])
+        if timeline is not None:
+            for i, value in enumerate(values):
+                timeline.mark(f"tensor {i}", value)
+        elif self.records_timeline:
+            timeline = Timeline()
+            self._timelines[key] = plan, timeline
+        results = self._sum(plan, values, mesh, mean, compressors, key, timeline)
+        if timeline is not None:
+            timeline.store()
+        return results
+
+    def _sum(self, plan, values, mesh, mean, compressors, key=None, timeline=None):
+        results, memories = [None] * len(values), []
+        for number, bucket in enumerate(plan.buckets):
+            tensors = [values[i] for i in bucket]
+            compressor = compressors[plan.tensors[bucket[0]].wire]
+            memory = mark = None
+            if key is not None:
+                layout = fusion.layout_of([plan.tensors[i].size for i in bucket], mesh, compressor)
+                memory = BucketMemory(self.state, key, number, bucket, layout, mesh.devices)
+                memory = memory if memory.needed_by(compressor) else None
+                memories += [memory] if memory else []
+            if timeline is not None:
+                mark = functools.partial(_mark, timeline, number)
+            reduced = fusion.reduce_bucket(tensors, mesh, mean, compressor, number, memory, mark)
+            for i, result in zip(bucket, reduced, strict=True):
+                results[i] = result
+        for i in plan.alone:
+            results[i] = fusion.reduce_unshaped(values[i], mesh, mean)
+        keep_all(memories, mesh.devices[0])
+        return results
+
+    def _gradient_plan(self, specs, mesh):
+        """Returns the plan and, while adaptive fusion measures, the timeline to be filled."""
+        if self._is_adaptive and mesh.workers > 1:
+            return self.fusion.plan(specs)
+        return buckets.plan_buckets(specs, self._bucket_bytes), None
+
+    def _own(self, mesh):
+        return self.compressor if mesh.workers > 1 else Uncompressed(self.compressor.momentum)
+
+    def _wire(self, name, value, mesh):
+        """The name of the compressor by which a value travels."""
+        own = self._own(mesh)
+        if name is None:
+            return Uncompressed().name
+        dtype, shape = value[0].dtype, value[0].shape
+        fits = dtype in _COMPRESSED_DTYPES and shape.is_fully_defined()
+        if own.momentum and not fits:
+            raise ValueError(
+                f"momentum correction takes float32 gradients of known shape; that of {name} is "
+                f"{dtype.name}{shape}. Use a compressor with momentum=0 and the optimizer's own"
+            )
+        if not fits:
+            return Uncompressed().name
+        return (own if shape.num_elements() >= own.min_elements else own.dense).name
+
+    def _register(self, plan, sparse, agree):
+        """Records a plan of gradients; the first time, the workers compare it. Returns its key."""
+        if sparse and self.compressor.momentum:
+            raise ValueError(
+                f"momentum correction takes dense gradients; that of {sparse[0]} is sparse. Use a "
+                "compressor with momentum=0 and the optimizer's own"
+            )
+        fingerprint = plan.fingerprint()
+        wires = [spec.wire for spec in plan.tensors] + ["float32"] * len(sparse)
+        fingerprint += [[path, None, "sparse", buckets.ALONE] for path in sparse]
+        lines = [
+            "{}, shape {}, {}, bucket {}, ".format(*item) + f"{_shown(wire)} on the wire"
+            for item, wire in zip(fingerprint, wires, strict=True)
+        ]
+        key = hashlib.sha256(json.dumps(lines).encode()).hexdigest()
+        if key in self._agreed:
+            return key
+        if agree is not None:
+            agree(lines)
+        self._agreed.add(key)
+        self.plans.pop(key, None)  # The last one is the present one.
+        self.plans[key] = fingerprint
+        _logger.info(
+            "all-reduce of %d gradients in %d buckets, %s on the wire",
+            len(fingerprint),
+            len(plan.buckets) + len(plan.alone) + len(sparse),
+            _shown(self.compressor.name),
+        )
+        return key
+
+
+def _spec(path, value, wire):
+    dtype, shape = value[0].dtype, value[0].shape
+    if not (dtype.is_integer or dtype.is_floating or dtype.is_complex):
+        raise TypeError(
+            f"cannot reduce {path}: tensors of dtype {dtype.name} have no sum; "
+            "cast to int32 or float32 first"
+        )
+    known = tuple(shape.as_list()) if shape.is_fully_defined() else None
+    return buckets.TensorSpec(path, known, dtype.name, dtype.size, wire)
+
+
+def _mark(timeline, bucket, name, tensors):
+    timeline.mark(f"{name} {bucket}", tensors)
+
+
+def _shown(wire):
+    return "float32" if wire == "none" else wire
