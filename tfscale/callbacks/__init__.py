@@ -6,6 +6,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "CheckpointAndResume": "tfscale.callbacks.checkpoint",
+        "CompressionSchedule": "tfscale.callbacks.compression_schedule",
         "Progress": "tfscale.callbacks.progress",
         "StopOnNonFinite": "tfscale.callbacks.non_finite",
         "TensorBoard": "tfscale.callbacks.tensorboard",

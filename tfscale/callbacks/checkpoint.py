@@ -8,6 +8,7 @@ import tensorflow as tf
 from tfscale._keras import check_model, training_state
 from tfscale.callbacks import saved_variables
 from tfscale.callbacks.checkpoint_files import CheckpointFiles, Position
+from tfscale.callbacks.compression_files import SavedCompression
 from tfscale.distribute import _tf_private, all_reduce
 from tfscale.distribute.agreement import agree, first_difference, gather_values
 
@@ -21,24 +22,28 @@ class CheckpointAndResume(training_state.StepCallback):
 
     Saved are the weights, all other variables of the model, the optimizer's slots and
     `iterations`, the loss scale, the metrics of an epoch that is under way, the position
-    (epoch, step, global step), `state`, and the plan of the all-reduce. A run that is killed
-    and started again with the same program on the same cluster ends with the very bits that an
-    undisturbed run ends with, since a save also sets each replica's own statistics (those of
-    batch norm) to the mean that is saved. Dropout is the exception: its masks are not resumed.
+    (epoch, step, global step), `state`, the plan of the all-reduce and what its compression
+    holds back on each worker. A run that is killed and started again with the same program on the
+    same cluster ends with the very bits that an undisturbed run ends with, since a save also
+    sets each replica's own statistics (those of batch norm) to the mean that is saved. Dropout
+    is the exception: its masks are not resumed.
 
     All workers take part in a save, for statistics are averaged over the replicas; the files
-    of worker 0 stay, in a folder of their own that appears when it is complete:
+    of worker 0 stay, and with a lossy compression one of each worker, in a folder of their own
+    that appears when it is complete:
 
         directory/step-00000120/position.json, variables.index, variables.data-...
+        directory/step-00000120/compression/worker-0000.npz, worker-0001.npz, ...
 
     `fit` then runs the remaining steps only. The data has to start where the run stands: build
     it from `initial_step`. Put this callback last in the list: what the others change at the
     end of an epoch (`ReduceLROnPlateau`) is then saved.
 
     On another number of workers or devices the run goes on too, with a line in the log, but
-    not to the bit. With more `epochs` than before it goes on from its end; a learning rate
-    schedule is then the new program's, at the saved `iterations`, so a decay that ends with
-    the last epoch is another one from there on.
+    not to the bit; what compression held back is shared out anew, and nothing of it is lost.
+    With more `epochs` than before it goes on from its end; a learning rate schedule is then the
+    new program's, at the saved `iterations`, so a decay that ends with the last epoch is another
+    one from there on.
 
     Args:
         directory: path of a folder that all workers see; a run needs one of its own.
@@ -115,6 +120,8 @@ class CheckpointAndResume(training_state.StepCallback):
         self._agree_on_start(strategy)
         self._global_step = self._saved_at = self.initial_step
         self._memories, self._stopped = None, False
+        self._compression = SavedCompression(self.model, self._files, self._timeout)
+        self.params["initial_step"] = self.initial_step  # for callbacks that count steps
         if strategy.extended.should_checkpoint:
             self._files.remove_partial()
         if self._latest is None:
@@ -129,6 +136,7 @@ class CheckpointAndResume(training_state.StepCallback):
             where,
         )
         self._read(tf.train.Checkpoint(model=self.model))
+        self._compression.restore(position)
         self._memories, self._stopped = position.callbacks, position.stopped
         if self.is_complete(epochs):
             _logger.warning("this run is complete: %s (%d steps)", where, position.global_step)
@@ -214,6 +222,8 @@ class CheckpointAndResume(training_state.StepCallback):
     def on_epoch_begin(self, epoch, logs=None):
         resumed = self._latest if self._global_step == self.initial_step else None
         self._epoch, self._step = epoch, resumed.step if resumed else 0
+        if resumed:
+            self._compression.compare(resumed, self.params.get("compression_schedule"))
         if self._memories is not None:
             # Not before: these callbacks forget everything in their on_train_begin.
             for callback, memory in zip(self._others, self._memories, strict=True):
@@ -263,11 +273,13 @@ class CheckpointAndResume(training_state.StepCallback):
             metrics=saved_variables.describe(metrics),
             callbacks=[_memory(callback) for callback in self._others],
             bucket_plan=self._checked_plan(strategy),
+            compression=self._compression.collect(self.params.get("compression_schedule")),
             stopped=self._stopped,
         )
         trackables = {"model": self.model} | ({"metrics": metrics} if metrics else {})
         with self._files.writing(position, remains=strategy.extended.should_checkpoint) as prefix:
             tf.train.Checkpoint(**trackables).write(prefix)
+            self._compression.write(position)
         # A resumed run starts from what was written, the statistics averaged over the replicas;
         # for this run to stay equal to it, it goes on from the same values.
         for variable in [*variables, *metrics]:
@@ -282,12 +294,7 @@ class CheckpointAndResume(training_state.StepCallback):
         plan, before = all_reduce.plan_of(strategy), self._latest
         resumed = before and self._saved_at == self.initial_step and plan and before.bucket_plan
         if resumed and before.replicas == strategy.num_replicas_in_sync:
-            # Of all the plans of a process, the last one is that of the present model.
-            last = [
-                json.loads(json.dumps({**p, "plans": p["plans"][-1:]}))
-                for p in (before.bucket_plan, plan)
-            ]
-            difference = first_difference(*last)
+            difference = first_difference(*_comparable(before.bucket_plan, plan))
             if difference:
                 _logger.warning(
                     "gradients are summed otherwise than in the run that was saved (%s was %s, is "
@@ -295,6 +302,17 @@ class CheckpointAndResume(training_state.StepCallback):
                     *difference,
                 )
         return plan
+
+
+def _comparable(saved, plan):
+    """Two descriptions of the all-reduce as far as a difference would be a surprise."""
+    found = [json.loads(json.dumps(p)) for p in (saved, plan)]
+    compressions = [p["settings"].pop("compression", None) for p in found]
+    for p in found:
+        # Of all the plans of a process, the last one is that of the present model; and another
+        # compression, which has its own line in the log, may have other buckets.
+        p["plans"] = p["plans"][-1:] if compressions[0] == compressions[1] else []
+    return found
 
 
 def _memory(callback):

@@ -33,6 +33,7 @@ class Position:
     metrics: list  # the same of the metrics; empty unless step > 0
     callbacks: list  # what each of the user's callbacks remembers
     bucket_plan: object = None
+    compression: dict | None = None  # see compression_files.py
     stopped: bool = False  # a callback ended the run before its last epoch
     format: int = _FORMAT
 
@@ -107,7 +108,8 @@ class CheckpointFiles:
     def writing(self, position, remains):
         """Gives the prefix to write variables to; the files take their place at the end.
 
-        A process that is killed in between leaves the checkpoints before it as they were.
+        A process that is killed in between leaves the checkpoints before it as they were. Other
+        workers may add files to `partial(position)` before this ends.
 
         Args:
             position: `Position`.
@@ -119,12 +121,14 @@ class CheckpointFiles:
                 yield os.path.join(folder, _VARIABLES)
             return
         self.directory.mkdir(parents=True, exist_ok=True)
-        partial = self._partial(position.global_step)
+        partial = self.partial(position)
+        partial.mkdir(exist_ok=True)
         try:
             yield str(partial / _VARIABLES)
             (partial / _POSITION).write_text(json.dumps(dataclasses.asdict(position)))
-            for path in partial.iterdir():
-                _flush_to_disk(path)
+            for path in partial.rglob("*"):
+                if path.is_file():
+                    _flush_to_disk(path)
             final = self.folder(position.global_step)
             if final.exists():
                 self._remove(final)
@@ -135,19 +139,21 @@ class CheckpointFiles:
         for step in self.steps()[: -self._keep]:
             self._remove(self.folder(step))
 
+    def partial(self, position):
+        """The folder in which a checkpoint is written; the same on all workers that add to it."""
+        state = (position.compression or {}).get("state")
+        token = state["token"] if state else os.getpid()
+        return self.directory / f".partial-{position.global_step}-{token}"
+
     def remove_partial(self):
         """Removes what killed processes left behind; the leader calls it before the first step."""
         for path in self.directory.glob(".partial-*"):
             shutil.rmtree(path, ignore_errors=True)
 
-    def _partial(self, name):
-        folder = self.directory / f".partial-{name}-{os.getpid()}-{time.monotonic_ns()}"
-        folder.mkdir()
-        return folder
-
     def _remove(self, folder):
         # Renamed first: a folder that is half gone must not look like a checkpoint.
-        doomed = self._partial(folder.name)
+        doomed = self.directory / f".partial-{folder.name}-{os.getpid()}-{time.monotonic_ns()}"
+        doomed.mkdir()
         folder.rename(doomed / folder.name)
         shutil.rmtree(doomed, ignore_errors=True)
 
