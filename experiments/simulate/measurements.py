@@ -1,5 +1,6 @@
 """Rows of the benchmark's JSON files as measurements for the cost model."""
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ from tfscale.distribute.cost_model import Cluster, Measurement
 
 # One way through a bridge of the network lab.
 LAB_LATENCY = 3.5e-5
+NO_EXCHANGE = "no exchange"
 _FILE_NAME = re.compile(r"(\d+)x(\d+)-(\w+)$")
 
 
@@ -19,8 +21,11 @@ def read_measurements(path, cores=None):
 
     Rows carry the run's ``workers``, ``devices_per_worker``, ``rate`` and ``parameters``; where
     they do not, the file's name does: ``4x2-200mbit.json``. All workers share the cores of one
-    machine, as in the benchmark's network lab. Rows of other frameworks, and of training, are
-    left out.
+    machine, as in the benchmark's network lab. Rows of other frameworks are left out.
+
+    Rows of training need the row ``no exchange`` beside them. Its time is the computation, of
+    which `forward_share` (of the rows; 0 is the benchmark's default) goes by before the first
+    gradient, and whose layers take equally long in the backward pass, as in the benchmark's model.
 
     Args:
         path: of a file that the benchmark wrote with ``--json``.
@@ -38,6 +43,7 @@ def read_measurements(path, cores=None):
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{path} does not hold a list of rows, as the benchmark's --json does")
     found, left_out = [], []
+    alone = next((row for row in rows if row.get("method") == NO_EXCHANGE), None)
     for number, row in enumerate(rows):
         where = f"{path}, row {number}"
         name = row.get("method")
@@ -48,9 +54,11 @@ def read_measurements(path, cores=None):
         except ValueError:
             left_out.append(name)
             continue
-        if row.get("mode", "allreduce") != "allreduce":
-            left_out.append(name)
-            continue
+        step = {}
+        if row.get("mode") == "train":
+            if alone is None:
+                raise ValueError(f"{where}: rows of training need one of {NO_EXCHANGE!r}")
+            step = _step(row, alone["seconds_median"])
         cluster = _cluster(row, path, where, cores)
         found.append(
             Measurement(
@@ -58,8 +66,12 @@ def read_measurements(path, cores=None):
                 method,
                 _sizes(row, where),
                 row["seconds_median"],
-                row.get("cpu_seconds"),
-                f"{cluster.workers} x {cluster.devices_per_worker}, {_rate(row, path)}, {name}",
+                # That of a step is not the exchange's alone.
+                None if step else row.get("cpu_seconds"),
+                f"{cluster.workers} x {cluster.devices_per_worker}, {_rate(row, path)}, {name}"
+                f"{', training' * bool(step)}",
+                spread=_spread(row),
+                **step,
             )
         )
     if not found:
@@ -97,14 +109,39 @@ def _cluster(row, path, where, cores):
     )
 
 
+def _spread(row):
+    """Half of the range of the repeats, relative to their median."""
+    median = row["seconds_median"]
+    return (row.get("seconds_max", median) - row.get("seconds_min", median)) / 2 / median
+
+
 def _rate(row, path):
     in_name = _FILE_NAME.search(path.stem)
     return row.get("rate") or (in_name and in_name[3])
 
 
 def _sizes(row, where):
-    name = row.get("parameters", "resnet50")
-    if name not in shapes.SETS:
-        raise ValueError(f"{where}: unknown parameters {name!r}; known: {', '.join(shapes.SETS)}")
-    tensors = shapes.SETS[name]()
-    return tuple(4 * shapes.elements([shape]) for shape in reversed(tensors))
+    if row.get("parameters", "resnet50") not in shapes.SETS:
+        raise ValueError(
+            f"{where}: unknown parameters {row['parameters']!r}; known: {', '.join(shapes.SETS)}"
+        )
+    return tuple(4 * shapes.elements([shape]) for shape in reversed(_tensors(row)))
+
+
+def _tensors(row):
+    return shapes.SETS[row.get("parameters", "resnet50")]()
+
+
+def _step(row, seconds):
+    """When the gradients of a training step without exchange are ready, and how long it is."""
+    compute = min(seconds, row.get("compute_seconds") or seconds)
+    forward = compute * row.get("forward_share", 0.0)
+    tensors = _tensors(row)
+    # A layer is a kernel, of rank 2 and up, and the vectors after it.
+    layer_of = list(itertools.accumulate(int(len(shape) > 1) for shape in tensors))
+    layers = layer_of[-1]
+    ready = [
+        forward + (compute - forward) * (layers - layer + 1) / layers
+        for layer in reversed(layer_of)
+    ]
+    return {"ready": tuple(ready), "compute_seconds": seconds}

@@ -25,7 +25,7 @@ def draw_outcomes(path, rows, title):
         axes.annotate(f" {row.efficiency:.0%}", (row.step_seconds, place), va="center")
     axes.margins(x=0.12)
     axes.legend(loc="lower right")
-    axes.set_title(title)
+    figure.suptitle(title, fontsize="medium", wrap=True)
     _save(figure, path)
 
 

@@ -2,7 +2,6 @@
 
 from experiments.simulate.calibration_files import comparison
 from experiments.simulate.measurements import read_measurements
-from tfscale.distribute.cost_model import predict
 
 TOLERANCE = 0.10
 
@@ -15,9 +14,7 @@ def validate(runs, costs, cores=None):
         measurements += found
         if left_out:
             lines.append(f"{run}: left out {', '.join(left_out)}: not methods of the model")
-    ratios = [
-        predict(m.cluster, m.method, m.sizes, costs=costs).seconds / m.seconds for m in measurements
-    ]
+    ratios = [m.predicted(costs)[0] / m.seconds for m in measurements]
     lines += comparison(measurements, ratios)
     within = sum(abs(ratio - 1) <= TOLERANCE for ratio in ratios)
     worst = max(ratios, key=lambda ratio: abs(ratio - 1)) - 1

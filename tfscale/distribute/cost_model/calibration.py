@@ -14,20 +14,28 @@ from tfscale.distribute.cost_model.prediction import predict
 _TIME_SPREAD = 0.03
 _CPU_SPREAD = 0.15
 _CONSTANT_SPREAD = 1.5
+# Beyond this many spreads a residual counts linearly: one bad run must not bend all constants.
+_OUTLIER = 3.0
 _ROUNDS = 60
+# More than this would say that hiding one behind the other makes both slower.
+_UPPER = {"interference": 1.0, "link_overhead": 1.0}
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """One exchange that was timed.
+    """One exchange, or one training step, that was timed.
 
     Attributes:
         cluster: `Cluster`.
         method: `Method`.
         sizes: tuple of `int`, float32 bytes of the tensors, the last layer first.
-        seconds: `float`, wall time of the exchange.
+        seconds: `float`, wall time of the exchange, or of the step.
         cpu_seconds: `float`, CPU time of one worker, or None if it was not measured.
         name: `str`, for tables.
+        ready: tuple of `float`, seconds within the step at which each gradient is ready, or None
+            (default) for an exchange by itself.
+        compute_seconds: `float`, the step without its exchange, if `ready` is given.
+        spread: `float`, how far repeats were apart, relative to `seconds`. Defaults to 0.
     """
 
     cluster: Cluster
@@ -36,10 +44,26 @@ class Measurement:
     seconds: float
     cpu_seconds: float | None = None
     name: str = ""
+    ready: tuple | None = None
+    compute_seconds: float | None = None
+    spread: float = 0.0
 
     def __post_init__(self):
         if not self.seconds > 0:
             raise ValueError(f"{self.name or 'measurement'}: seconds must be positive")
+        if (self.ready is None) != (self.compute_seconds is None):
+            raise ValueError(
+                f"{self.name or 'measurement'}: ready and compute_seconds belong together"
+            )
+
+    def predicted(self, costs):
+        """Returns ``(seconds, CPU seconds of the exchange)`` as the model sees them."""
+        p = predict(self.cluster, self.method, self.sizes, self.ready, costs)
+        if self.ready is None:
+            return p.seconds, p.cpu_seconds
+        # What follows the last gradient, such as the optimizer, comes after the exchange too.
+        after = self.compute_seconds - max(self.ready)
+        return max(self.ready) + p.exposed_seconds + max(0.0, after), p.cpu_seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +99,9 @@ def calibrate(measurements, start=None):
 
         sum (log(predicted / measured) / spread)^2 + sum (log(constant / start) / 1.5)^2
 
-    by Levenberg and Marquardt's method. Times spread by 3 %, CPU seconds (where they were
-    measured) by 15 %; the second sum keeps constants in place that no measurement speaks of.
+    by Levenberg and Marquardt's method. Times spread by 3 %, or by as much as their
+    repeats, CPU seconds (where they were measured) by 15 %; what is off by more than three
+    spreads counts linearly, as in Huber's loss. The second sum keeps constants in place that no measurement speaks of.
 
     Args:
         measurements: sequence of `Measurement`, of at least two methods. For constants that hold
@@ -106,27 +131,33 @@ def calibrate(measurements, start=None):
     def costs_of(x):
         # Beyond e^12 a constant has left every scale; exp must not overflow on the way.
         values = np.exp(np.clip(x, center - 12, center + 12))
-        return Costs(**dict(zip(names, map(float, values), strict=True)))
+        found = dict(zip(names, map(float, values), strict=True))
+        return Costs(**{n: min(v, _UPPER.get(n, np.inf)) for n, v in found.items()})
 
     def residuals(x):
         costs, found = costs_of(x), []
         for m in measurements:
-            p = predict(m.cluster, m.method, m.sizes, costs=costs)
-            found.append(np.log(p.seconds / m.seconds) / _TIME_SPREAD)
+            seconds, cpu_seconds = m.predicted(costs)
+            found.append(np.log(seconds / m.seconds) / max(_TIME_SPREAD, m.spread))
             if m.cpu_seconds:
-                found.append(np.log(p.cpu_seconds / m.cpu_seconds) / _CPU_SPREAD)
-        return np.array([*found, *(x - center) / _CONSTANT_SPREAD])
+                found.append(np.log(cpu_seconds / m.cpu_seconds) / _CPU_SPREAD)
+        return np.array([*map(_huber, found), *(x - center) / _CONSTANT_SPREAD])
 
     x, jacobian = _least_squares(residuals, center)
     costs = costs_of(x)
-    errors = tuple(
-        predict(m.cluster, m.method, m.sizes, costs=costs).seconds / m.seconds - 1
-        for m in measurements
-    )
+    errors = tuple(m.predicted(costs)[0] / m.seconds - 1 for m in measurements)
     # What the measurements alone say of a constant, against what its prior says.
     weight = np.sum(np.square(jacobian[: -len(names)]), axis=0)
     weak = weight < 1 / _CONSTANT_SPREAD**2
     return Calibration(costs, errors, tuple(n for n, w in zip(names, weak, strict=True) if w))
+
+
+def _huber(residual):
+    """The number whose square is Huber's loss of a residual."""
+    size = abs(residual)
+    if size <= _OUTLIER:
+        return residual
+    return np.sign(residual) * np.sqrt(_OUTLIER * (2 * size - _OUTLIER))
 
 
 def _least_squares(residuals, x):
