@@ -43,8 +43,7 @@ class Trial:
             # One element of every sum: all of them have to arrive.
             return tf.add_n([tf.reshape(one, [-1])[0] for one in sums])
 
-        # Each pack size is traced once; together they look like a leak to TensorFlow.
-        @tf.function(reduce_retracing=True)
+        @tf.function
         def step(gradients):
             return strategy.experimental_local_results(strategy.run(on_replica, args=gradients))
 

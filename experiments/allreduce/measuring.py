@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import time
 from pathlib import Path
 
@@ -34,6 +35,8 @@ class Meter:
     """
 
     def __init__(self):
+        # One step of each method and pack size is traced, which it takes for a leak.
+        logging.getLogger("tensorflow").addFilter(lambda record: "retracing" not in record.msg)
         self.worker = ClusterConfig.from_env().worker_index
         self.strategy = create_strategy("auto", cross_device_ops="stock")
         strategy = self.strategy

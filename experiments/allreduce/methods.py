@@ -56,7 +56,7 @@ class Method:
             "worker_grid": self.grid,
         }
         if self.ratio is not None:
-            from tfscale.distribute import TopK
+            from tfscale.distribute.compression import TopK
 
             given["compression"] = TopK(ratio=self.ratio)
         return {name: value for name, value in given.items() if value is not None}

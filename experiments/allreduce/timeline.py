@@ -9,19 +9,20 @@ def plot(path, workers):
     Args:
         path: picture file.
         workers: `list` with, for each worker, ``{"method": str, "step": [start, end], "layers":
-            [[start, end], ...], "buckets": [{"bucket", "bytes", "ready", "start", "end"}]}``, in
-            seconds since 1970, of the same step.
+            [[start, end], ...], "streams": int, "buckets": [{"bucket", "bytes", "ready", "start",
+            "end"}]}``, in seconds since 1970, of the same step.
     """
     from matplotlib.figure import Figure
 
     origin = min(worker["step"][0] for worker in workers)
     count = max(len(worker["buckets"]) for worker in workers)
-    figure = Figure(figsize=(11, len(workers) * (1.0 + 0.09 * count)), layout="constrained")
+    height = 0.6 + len(workers) * (0.9 + 0.1 * count)
+    figure = Figure(figsize=(11, height), layout="constrained")
     all_axes = figure.subplots(len(workers), 1, sharex=True, squeeze=False)[:, 0]
     for number, (axes, worker) in enumerate(zip(all_axes, workers, strict=True)):
         _draw(axes, worker, origin)
         axes.set_title(f"worker {number}: {describe(worker)}", fontsize=9)
-    all_axes[0].legend(loc="lower right", fontsize=8)
+    figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
     all_axes[-1].set_xlabel("seconds of the step")
     figure.suptitle(f"{workers[0]['method']}: one training step, measured")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +50,7 @@ def overlap(worker):
     """
     layers = worker["layers"]
     backward = (min((a for a, _ in layers), default=0), max((b for _, b in layers), default=0))
-    travels = [(bucket["start"], bucket["end"]) for bucket in worker["buckets"]]
+    travels = sent_spans(worker)
     events = sorted([(a, 1) for a, _ in travels] + [(b, -1) for _, b in travels])
     flying = most = 0
     exchange = overlapped = 0.0
@@ -69,19 +70,43 @@ def overlap(worker):
     }
 
 
+def sent_spans(worker):
+    """Returns when each bucket was on its way between the workers.
+
+    A stream sends its buckets one after another: bucket b is under way when it has been summed
+    inside the worker and bucket b - streams has arrived.
+    """
+    spans = []
+    for bucket in worker["buckets"]:
+        before = len(spans) - worker["streams"]
+        free = spans[before][1] if before >= 0 else bucket["start"]
+        spans.append((min(max(bucket["start"], free), bucket["end"]), bucket["end"]))
+    return spans
+
+
 def _draw(axes, worker, origin):
     layers = [(start - origin, end - start) for start, end in worker["layers"]]
-    axes.broken_barh(layers, (-1.4, 0.9), color="tab:gray", edgecolor="white", linewidth=0.3)
-    names = {"label": None}
-    for place, bucket in enumerate(worker["buckets"]):
-        ready, start, end = (bucket[key] - origin for key in ("ready", "start", "end"))
-        label = names if place else {"label": "summed inside the worker"}
-        axes.barh(place, start - ready, left=ready, color="tab:orange", **label)
-        label = names if place else {"label": "between the workers"}
-        axes.barh(place, end - start, left=start, color="tab:blue", **label)
-        label = names if place else {"label": "gradients ready"}
-        axes.plot([ready], [place], marker="|", color="black", linestyle="none", **label)
+    axes.broken_barh(
+        layers, (-2.4, 1.6), color="tab:gray", edgecolor="white", label="backward of layers"
+    )
+    for place, (bucket, (sent, end)) in enumerate(
+        zip(worker["buckets"], sent_spans(worker), strict=True)
+    ):
+        ready, start = bucket["ready"], bucket["start"]
+        for begin, until, color, label in (
+            (ready, start, "tab:orange", "summed inside the worker"),
+            (start, sent, "lightgray", "waits for its stream"),
+            (sent, end, "tab:blue", "between the workers"),
+        ):
+            axes.barh(
+                place,
+                until - begin,
+                left=begin - origin,
+                color=color,
+                label="" if place else label,
+            )
     axes.axvline(worker["step"][1] - origin, color="tab:red", linewidth=1, label="end of the step")
     axes.set_ylabel("bucket")
-    axes.set_ylim(len(worker["buckets"]) - 0.4, -1.6)
-    axes.text(layers[0][0] if layers else 0, -0.55, "layers' backward", fontsize=7)
+    axes.set_ylim(len(worker["buckets"]) - 0.4, -2.8)
+    count = len(worker["buckets"])
+    axes.set_yticks(range(0, count, max(1, count // 8)))

@@ -201,6 +201,7 @@ def _timeline(meter, trials):
         "method": trial.name,
         "step": [start, end],
         "layers": [span for span in trial.recorder.spans if span[0] >= start],
+        "streams": trial.operation.streams,
         "buckets": trial.operation.timeline(),
     }
 
