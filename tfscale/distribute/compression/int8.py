@@ -63,10 +63,10 @@ class Int8(protocol.Uncompressed):
         words, part_sent = self.encode(part)
         gathered = group.all_gather(words)
         total = tf.reshape(self.decode(gathered), [-1])
+        finite = self.all_finite(127 * self._scales_of(gathered))
         if not self.slots:
-            return protocol.Reduced(total, (), tf.constant(True))
+            return protocol.Reduced(total, (), finite)
         residual = tf.tensor_scatter_nd_add(blocks - sent, [[group.rank]], part - part_sent)
-        finite = tf.reduce_all(tf.math.is_finite(self._scales_of(gathered)))
         return protocol.Reduced(total, (tf.reshape(residual, [-1]),), finite)
 
     def encode(self, blocks):
@@ -101,4 +101,4 @@ class Int8(protocol.Uncompressed):
 
     def _alone(self, y):
         kept = (tf.zeros_like(y),) if self.slots else ()
-        return protocol.Reduced(tf.identity(y), kept, tf.reduce_all(tf.math.is_finite(y)))
+        return protocol.Reduced(tf.identity(y), kept, self.all_finite(y))

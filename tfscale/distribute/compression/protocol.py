@@ -15,9 +15,9 @@ class Reduced(NamedTuple):
     Attributes:
         total: float32 ``[n]``, the sum over the members, the same on all of them.
         state: tuple of float32 ``[n]``, the new state, in the order of the compressor's `slots`.
-        finite: scalar `bool` tensor, the same on all members: False if anything that travelled
-            was infinite or NaN. `total` then shows it, and the caller keeps its old state, since
-            the new one may hold NaN. Always True for a compressor without state.
+        finite: scalar `bool` tensor, the same on all members: whether all of `total` is finite.
+            If not, the caller keeps its old state, since the new one may hold NaN, or lack what
+            never arrived. Always True for a compressor without state.
     """
 
     total: tf.Tensor
@@ -86,7 +86,7 @@ class Uncompressed:
             return Reduced(group.all_reduce(x), (), tf.constant(True))
         velocity = self.momentum * state[0] + x
         total = group.all_reduce(velocity)
-        return Reduced(total, (velocity,), tf.reduce_all(tf.math.is_finite(total)))
+        return Reduced(total, (velocity,), self.all_finite(total))
 
     def reduce_scatter(self, x, group):
         """Returns this member's part (the rank-th of ``group.size``) of the sum of `x`."""
@@ -96,6 +96,10 @@ class Uncompressed:
     def all_gather(self, x, group):
         """Returns the members' vectors `x` concatenated by rank."""
         return group.all_gather(x)
+
+    def all_finite(self, arrived):
+        """Returns `Reduced.finite`, given values that are finite exactly if all of the total is."""
+        return tf.reduce_all(tf.math.is_finite(arrived)) if self.slots else tf.constant(True)
 
 
 def ring_share(workers):

@@ -87,7 +87,7 @@ class TopK(protocol.Uncompressed):
         k = max(1, round(self.ratio * n))
         given = self.momentum * state[1] + x if self.momentum else x
         y = given + state[0] if self.slots else given
-        if k * group.size >= n:
+        if group.size == 1 or k * group.size >= n:
             return self._whole(y, given, group)
         sent = selection.largest_magnitudes(y, k)
         values = tf.gather(y, sent)
@@ -95,16 +95,14 @@ class TopK(protocol.Uncompressed):
         messages = tf.reshape(group.all_gather(message), [group.size, 2, k])
         values = tf.reshape(messages[:, 0], [-1])
         positions = tf.bitcast(tf.reshape(messages[:, 1], [-1]), tf.int32)
-        return protocol.Reduced(
-            tf.ensure_shape(tf.math.unsorted_segment_sum(values, positions, n), [n]),
-            tuple(_masked(kept, sent) for kept in (y, given)[: len(self.slots)]),
-            tf.reduce_all(tf.math.is_finite(values)),
-        )
+        total = tf.ensure_shape(tf.math.unsorted_segment_sum(values, positions, n), [n])
+        state = tuple(_masked(kept, sent) for kept in (y, given)[: len(self.slots)])
+        return protocol.Reduced(total, state, self.all_finite(tf.gather(total, positions)))
 
     def _whole(self, y, given, group):
         total = group.all_reduce(y)
-        finite = tf.reduce_all(tf.math.is_finite(total)) if self.slots else tf.constant(True)
-        return protocol.Reduced(total, (tf.zeros_like(y), given)[: len(self.slots)], finite)
+        state = (tf.zeros_like(y), given)[: len(self.slots)]
+        return protocol.Reduced(total, state, self.all_finite(total))
 
 
 def top_k_warmup(ratio, steps=4, start=0.25):
