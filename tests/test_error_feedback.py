@@ -1,0 +1,94 @@
+"""What compression holds back: kept by tensor, whatever buckets, devices and workers there are."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from tfscale.distribute.error_feedback import CompressionState
+from tfscale.distribute.layout import lay_out
+
+TENSORS = [("conv2d_3/kernel", 40), ("conv2d_4/kernel", 40), ("dense/bias", 7)]
+DEVICES = [f"/device:CPU:{i}" for i in range(4)]
+
+
+def fill(state, plan, devices, value_of):
+    """Makes the vectors of one bucket that holds all tensors, and sets their elements."""
+    layout = lay_out([size for _, size in TENSORS], devices)
+    state.begin_plan(plan, TENSORS)
+    for column, shard in enumerate(layout.shards):
+        segments = tuple((s.tensor, s.start, s.size, s.offset) for s in shard)
+        vector = state.vector("residual", plan, 0, column, segments, layout.length, DEVICES[column])
+        if value_of is not None:
+            value = np.zeros(layout.length, np.float32)
+            for tensor, start, size, offset in segments:
+                value[offset : offset + size] = value_of(tensor)[start : start + size]
+            vector.assign(value)
+
+
+def worker_value(worker):
+    def value_of(tensor):
+        return np.random.default_rng([worker, tensor]).standard_normal(TENSORS[tensor][1])
+
+    return value_of
+
+
+def exported(worker, devices=2):
+    state = CompressionState()
+    fill(state, "plan", devices, worker_value(worker))
+    return state.export()
+
+
+def test_export_is_by_tensor():
+    owed = exported(worker=0)
+    assert owed["tensors"] == [
+        ["conv2d/kernel", 40, 0],
+        ["conv2d/kernel", 40, 1],
+        ["dense/bias", 7, 0],
+    ]
+    for i, residual in enumerate(owed["residual"]):
+        np.testing.assert_array_equal(residual, np.float32(worker_value(0)(i)))
+    assert CompressionState().export() == {}
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 4])
+def test_other_devices_take_over_every_bit(devices):
+    state = CompressionState()
+    state.load([exported(worker=0)])
+    fill(state, "another plan", devices, None)
+    assert_equal(state.export(), exported(worker=0))
+    state.release()
+    assert_equal(state.export(), exported(worker=0))
+
+
+@pytest.mark.parametrize("old", [1, 2, 3, 5])
+@pytest.mark.parametrize("new", [1, 2, 3, 4])
+def test_the_sum_over_workers_stays(old, new):
+    saved = [exported(worker) for worker in range(old)]
+    states = [CompressionState() for _ in range(new)]
+    for index, state in enumerate(states):
+        state.load(saved, index, new)
+        fill(state, "plan", 1 + index % 2, None)
+    loaded = [state.export() for state in states]
+    if old == new:
+        for mine, before in zip(loaded, saved, strict=True):
+            assert_equal(mine, before)
+    for i in range(len(TENSORS)):
+        before = sum(np.float64(s["residual"][i]) for s in saved)
+        after = sum(np.float64(s["residual"][i]) for s in loaded if s)
+        np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-6)
+
+
+def test_what_finds_no_tensor_is_named(caplog):
+    state = CompressionState()
+    state.load([{"tensors": [["old/kernel", 3, 0]], "residual": [np.ones(3, np.float32)]}])
+    fill(state, "plan", 2, None)
+    with caplog.at_level(logging.WARNING, logger="tfscale"):
+        state.warn_of_leftovers()
+    assert "old/kernel" in caplog.text
+
+
+def assert_equal(left, right):
+    assert left["tensors"] == right["tensors"]
+    for a, b in zip(left["residual"], right["residual"], strict=True):
+        np.testing.assert_array_equal(a, b)
