@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.allreduce import claims, iperf, lab, network_commands, rates
+from experiments.allreduce import claims, iperf, lab, lab_command, network_commands, rates
 from experiments.allreduce.lab import Lab
 from experiments.allreduce.network_commands import LabError
 
@@ -129,9 +129,9 @@ def test_the_command_reports_in_one_line(monkeypatch, capsys):
         raise LabError("no root")
 
     monkeypatch.setattr(lab, "check_machine", refuse)
-    assert lab.main(["up"]) == 1
+    assert lab_command.main(["up"]) == 1
     assert capsys.readouterr().err == "error: no root\n"
-    assert lab.main(["up", "--rate=fast"]) == 1
+    assert lab_command.main(["up", "--rate=fast"]) == 1
     assert "is not a rate" in capsys.readouterr().err
 
 
@@ -274,20 +274,20 @@ def test_what_a_killed_run_left_is_removed_by_the_next_but_not_that_of_a_living_
 
 @real_lab
 def test_the_command_keeps_a_lab_until_down(capsys):
-    assert lab.main(["up", "--workers=1", "--rate=10mbit"]) == 0
+    assert lab_command.main(["up", "--workers=1", "--rate=10mbit"]) == 0
     number = int(capsys.readouterr().out.split()[1])
     try:
         with Lab(1) as other:  # Removes leftovers; this is none.
             assert other.number != number
         assert len(namespaces(number)) == 2
-        assert lab.main(["shape", "--rate=1gbit", f"--lab={number}"]) == 0
+        assert lab_command.main(["shape", "--rate=1gbit", f"--lab={number}"]) == 0
         assert Lab.attach(number).rate == "1gbit"
-        assert lab.main(["verify", f"--lab={number}"]) == 0
+        assert lab_command.main(["verify", f"--lab={number}"]) == 0
         assert "one host has no link" in capsys.readouterr().out
     finally:
-        assert lab.main(["down", f"--lab={number}"]) == 0
+        assert lab_command.main(["down", f"--lab={number}"]) == 0
     assert not namespaces(number)
-    assert lab.main(["verify", f"--lab={number}"]) == 1
+    assert lab_command.main(["verify", f"--lab={number}"]) == 1
     assert "not up" in capsys.readouterr().err
 
 

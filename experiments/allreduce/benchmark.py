@@ -7,6 +7,7 @@ turns: stock, 2d, ..., stock, 2d, ... Needs root, and Linux with ip, tc and iper
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -207,6 +208,7 @@ def _run_workers(args, lab, tensors):
                 busy_threads=args.devices_per_worker if args.mode == "train" else 0,
                 log_dir=args.logs,
             ),
+            write=_show,
             timeout_seconds=args.timeout or _time_limit(args, settings),
         )
         if result.exit_code:
@@ -222,6 +224,12 @@ def _run_workers(args, lab, tensors):
         timeline.plot(args.timeline, [report["timeline"] for report in reports])
         print(f"timeline written to {args.timeline}", flush=True)
     return results.rows_of(reports, lab.payload_bytes_per_second), 0
+
+
+def _show(text):
+    """Shows what worker 0 says, without TensorFlow's remarks from before its log is set up."""
+    if not re.match(r"WARNING: All log messages before absl|[IW]\d{4} \d\d:|I0000 ", text):
+        print(text, end="", flush=True)
 
 
 def _time_limit(args, settings):

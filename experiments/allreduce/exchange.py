@@ -4,10 +4,10 @@ import dataclasses
 
 import tensorflow as tf
 
-from experiments.allreduce.measuring import Meter, report
+from experiments.allreduce.measuring import Meter, report, strategy_of
 from experiments.allreduce.methods import PACKS, parse_method, payload_bytes
 from experiments.allreduce.rates import format_bytes
-from tfscale.distribute import Hierarchical2DAllReduce, create_strategy, gather_values
+from tfscale.distribute import Hierarchical2DAllReduce, gather_values
 
 _MOST_WARM_UPS = 20
 
@@ -20,7 +20,7 @@ class Trial:
         self.operation = None
         if method.family == "2d":
             self.operation = Hierarchical2DAllReduce(**method.arguments())
-        self.strategy = create_strategy("auto", cross_device_ops=self.operation or "stock")
+        self.strategy = strategy_of(self.operation)
         self._gradients = _per_replica(self.strategy, gradients)
         self._variables = variables
         self.pack = 0 if method.pack == "best" else method.pack
@@ -61,6 +61,7 @@ def measure(settings):
     methods = [parse_method(name) for name in settings["methods"]]
     trials, checksums = [], {}
     for method in methods:
+        meter.say(f"warm-up {method.name} ...")
         trial = Trial(method, gradients, variables)
         sample, checksum = meter.measure(trial.step)
         meter.say(f"warm-up {method.name}: {sample.seconds:.2f} s, tracing included")

@@ -12,6 +12,9 @@ from experiments.allreduce.lab import parse_counters
 from tfscale.cluster import ClusterConfig
 from tfscale.distribute import create_strategy
 
+# Where all workers share a machine, one may trace its step minutes after another.
+TIMEOUT_SECONDS = 600
+
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
@@ -38,7 +41,7 @@ class Meter:
         # One step of each method and pack size is traced, which it takes for a leak.
         logging.getLogger("tensorflow").addFilter(lambda record: "retracing" not in record.msg)
         self.worker = ClusterConfig.from_env().worker_index
-        self.strategy = create_strategy("auto", cross_device_ops="stock")
+        self.strategy = strategy_of("stock")
         strategy = self.strategy
 
         @tf.function
@@ -66,6 +69,13 @@ class Meter:
     def say(self, text):
         """Prints a line of progress; the benchmark shows worker 0's."""
         print(text, flush=True)
+
+
+def strategy_of(operation):
+    """Returns a strategy with this all-reduce, on the cluster of this process."""
+    return create_strategy(
+        "auto", cross_device_ops=operation or "stock", timeout_seconds=TIMEOUT_SECONDS
+    )
 
 
 def report(settings, worker, result):

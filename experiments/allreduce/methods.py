@@ -125,6 +125,8 @@ def payload_bytes(method, shapes, workers, devices_per_worker, compressor=None):
         shapes: shapes of the gradients.
         compressor: the compressor of a method with compression.
     """
+    if workers == 1:
+        return 0
     if method.family == "stock":
         replicas = workers * devices_per_worker
         elements = sum(math.prod(shape) for shape in shapes)

@@ -8,11 +8,11 @@ import tensorflow as tf
 
 from experiments.allreduce import exchange
 from experiments.allreduce.emulated_model import WIDTH, Recorder, emulated_model
-from experiments.allreduce.measuring import Meter, Sample, report
+from experiments.allreduce.measuring import Meter, Sample, report, strategy_of
 from experiments.allreduce.methods import PACKS, parse_method, payload_bytes
 from experiments.allreduce.rates import format_bytes
 from tfscale import keras
-from tfscale.distribute import Hierarchical2DAllReduce, create_strategy, gather_values
+from tfscale.distribute import Hierarchical2DAllReduce, gather_values
 
 NO_EXCHANGE = "no exchange"
 BATCH = 32  # Examples of a replica: samples/s are steps/s times it.
@@ -30,7 +30,7 @@ class Trial:
         self.operation = None
         if self.method and self.method.family == "2d":
             self.operation = Hierarchical2DAllReduce(**self.method.arguments())
-        self.strategy = create_strategy("auto", cross_device_ops=self.operation or "stock")
+        self.strategy = strategy_of(self.operation)
         with self.strategy.scope():
             self.model = emulated_model(
                 [tuple(shape) for shape in settings["shapes"]],
@@ -115,6 +115,7 @@ def measure(settings):
         compute_seconds = _half_of_stock(meter, settings)
     trials = []
     for name in [NO_EXCHANGE, *settings["methods"]]:
+        meter.say(f"warm-up {name} ...")
         trial = Trial(name, settings, compute_seconds)
         _warm_up(meter, trial)
         trials.append(trial)
