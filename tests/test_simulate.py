@@ -21,7 +21,7 @@ from tfscale.distribute.cost_model.costs import ACCELERATOR
 ROOT = Path(__file__).resolve().parent.parent
 USUAL = ["--workers=16", "--devices_per_worker=8", "--rate=25gbit", "--step_time=0.2"]
 # What the machines of these tests are made of, so that a calibration has something to find.
-TRUE = Costs(0.05, 8e-4, 2e-9, 3e-10, 8e-10, 1e-9, 3e-9, 5e-9, 0.2)
+TRUE = Costs(0.05, 8e-4, 2e-9, 3e-10, 5e-10, 8e-10, 1e-9, 3e-9, 5e-9, 0.2)
 NAMES = ("stock", "2d", "2d+bfloat16", "2d+int8", "2d+topk")
 
 

@@ -101,7 +101,8 @@ def calibrate(measurements, start=None):
 
     by Levenberg and Marquardt's method. Times spread by 3 %, or by as much as their
     repeats, CPU seconds (where they were measured) by 15 %; what is off by more than three
-    spreads counts linearly, as in Huber's loss. The second sum keeps constants in place that no measurement speaks of.
+    spreads counts linearly, as in Huber's loss. The second sum keeps constants in place that no
+    measurement speaks of.
 
     Args:
         measurements: sequence of `Measurement`, of at least two methods. For constants that hold

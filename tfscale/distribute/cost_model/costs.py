@@ -17,6 +17,7 @@ class Costs:
         step_seconds: `float`, software's part in the latency of one step of a collective.
         transport: `float`, per byte that a worker sends and receives: copies, system calls.
         local: `float`, per byte of a bucket and local device: joining, summing, taking apart.
+        ring: `float`, the same for TensorFlow's flat ring, with its hops between local devices.
         bfloat16, float16, int8, topk: `float`, compressing and decompressing, per float32 byte
             of a bucket.
         interference: `float`, which share of the shorter of wire time and transport's CPU time
@@ -30,6 +31,7 @@ class Costs:
     step_seconds: float = 4e-4
     transport: float = 3e-9
     local: float = 4e-10
+    ring: float = 4e-10
     bfloat16: float = 5e-10
     float16: float = 1e-9
     int8: float = 2e-9
@@ -53,6 +55,7 @@ ACCELERATOR = Costs(
     step_seconds=2e-5,
     transport=1e-10,
     local=2e-11,
+    ring=2e-11,
     bfloat16=1e-11,
     float16=1e-11,
     int8=4e-11,

@@ -7,6 +7,8 @@ ALGORITHMS = ("ring", "tree", "2d", "grid")
 COMPRESSIONS = (None, "bfloat16", "float16", "int8", "topk")
 # One float32 scale for this many int8 values.
 INT8_BLOCK = 1024
+# Top-k leaves smaller tensors as they are.
+TOP_K_MIN_BYTES = 4 * 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +27,8 @@ class Method:
     Bytes are in units of the bucket's. ``ring`` is TensorFlow's own; ``tree`` a pair of binary
     trees that carry half of the bucket each. Compression applies between workers: halves and
     int8 travel by one all-to-all and one gather, N steps, at 1/2 and (1 + 4 / 1024) / 4 of the
-    bytes; top-k by a gather alone, N - 1 steps and ``2 ratio (N - 1)``, which grows with N. On a
+    bytes; top-k by a gather alone, N - 1 steps and ``2 ratio (N - 1)``, which grows with N until
+    it is no less than float32's. Tensors of fewer than 4096 elements are not sparsified. On a
     grid halves compress rows and columns, int8 and top-k the columns only.
 
     Args:
@@ -103,8 +106,9 @@ class Method:
 
     def _compressed_share(self, workers):
         if self.compression == "topk":
-            # Eight bytes for a value and its place, against four for the value alone.
-            return 2 * self.ratio * (workers - 1)
+            # Eight bytes for a value and its place, against four for the value alone. Where
+            # that is no shorter, the whole vector travels.
+            return 2 * min(self.ratio, 1 / workers) * (workers - 1)
         width = {None: 1, "int8": (1 + 4 / INT8_BLOCK) / 4}.get(self.compression, 1 / 2)
         return width * 2 * (workers - 1) / workers
 
@@ -126,9 +130,18 @@ class Method:
     def _column_steps(self, workers):
         if workers == 1:
             return 0
-        if self.compression is None:
+        if self.compression is None or self._travels_whole(workers):
             return 2 * (workers - 1)
         return workers - 1 if self.compression == "topk" else workers
+
+    def _travels_whole(self, workers):
+        return self.compression == "topk" and self.ratio * workers >= 1
+
+    def for_tensor(self, size):
+        """Returns the method by which a tensor of `size` bytes travels: this, or uncompressed."""
+        if self.compression == "topk" and size < TOP_K_MIN_BYTES:
+            return dataclasses.replace(self, compression=None)
+        return self
 
     def grid_of(self, cluster):
         """Returns ``(rows, columns)``; raises ValueError unless they hold the workers."""

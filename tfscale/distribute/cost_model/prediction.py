@@ -59,7 +59,7 @@ def predict(cluster, method, sizes, ready=None, costs=None):
 
     A bucket of b bytes passes three stages, each of which works on one bucket at a time::
 
-        before = [local D b + part of compression b] contention
+        before = [(local or ring) D b / 2 + part of compression b] contention
         cross  = steps (latency + step_seconds)
                  + longer(wire, transport) + interference shorter(wire, transport)
         after  = as before, with the rest of compression
@@ -100,12 +100,13 @@ def predict(cluster, method, sizes, ready=None, costs=None):
         raise ValueError(f"{len(sizes)} sizes but {len(ready)} ready times: one of each a tensor")
     at_once = [0.0] * len(sizes)
     plan = plan_buckets(cluster, method, sizes, ready or at_once, costs)
-    stages = [_stages(cluster, method, sum(sizes[i] for i in b), costs) for b in plan]
+    sent = [(by, sum(sizes[i] for i in bucket)) for by, bucket in plan]
+    stages = [_stages(cluster, by, size, costs) for by, size in sent]
     seconds = _end(stages, [0.0] * len(plan), method.streams)
     exposed = seconds
     if ready is not None:
         last = max(ready, default=0.0)
-        exposed = _end(stages, [max(ready[i] for i in b) for b in plan], method.streams) - last
+        exposed = _end(stages, [max(ready[i] for i in b) for _, b in plan], method.streams) - last
     total = {
         field.name: math.fsum(getattr(s, field.name) for s in stages)
         for field in dataclasses.fields(_Stages)
@@ -119,7 +120,7 @@ def predict(cluster, method, sizes, ready=None, costs=None):
         cross_seconds=total["latency"] + total["link"],
         latency_seconds=total["latency"],
         cpu_seconds=total["cpu"] / cluster.contention,
-        bytes_per_link=method.sent_share(cluster) * sum(sizes),
+        bytes_per_link=sum(by.sent_share(cluster) * size for by, size in sent),
         steps=method.steps(cluster),
         buckets=len(plan),
         bound_by=max(by, key=by.get),
@@ -127,13 +128,27 @@ def predict(cluster, method, sizes, ready=None, costs=None):
 
 
 def plan_buckets(cluster, method, sizes, ready, costs):
-    """Returns the buckets that a method makes, as positions in `sizes`, in order of sending."""
-    if not sizes:
-        return ()
-    if method.bucket_bytes == "adaptive":
-        link = bucket_link(cluster, method, costs)
-        return merging.merge_by_time(sizes, ready, link)
-    limit = math.inf if method.bucket_bytes is None else method.bucket_bytes
+    """Returns ``(method, positions in sizes)`` of each bucket, in order of sending.
+
+    The method is that of the bucket's tensors: small ones may travel uncompressed, in buckets of
+    their own.
+    """
+    kinds = {}
+    for i, size in enumerate(sizes):
+        kinds.setdefault(method.for_tensor(size), []).append(i)
+    plan = []
+    for by, members in kinds.items():
+        own = [sizes[i] for i in members]
+        if method.bucket_bytes == "adaptive":
+            link = bucket_link(cluster, by, costs)
+            buckets = merging.merge_by_time(own, [ready[i] for i in members], link)
+        else:
+            buckets = _fill(own, method.bucket_bytes or math.inf)
+        plan += [(by, tuple(members[k] for k in bucket)) for bucket in buckets]
+    return sorted(plan, key=lambda item: max(ready[i] for i in item[1]))
+
+
+def _fill(sizes, limit):
     buckets, filled = [], math.inf
     for i, size in enumerate(sizes):
         if not buckets or filled + size > limit:
@@ -141,7 +156,7 @@ def plan_buckets(cluster, method, sizes, ready, costs):
             filled = 0
         buckets[-1].append(i)
         filled += size
-    return tuple(map(tuple, buckets))
+    return buckets
 
 
 def bucket_link(cluster, method, costs):
@@ -155,7 +170,8 @@ def _stages(cluster, method, size, costs):
     sent = method.sent_share(cluster) * size
     transport = costs.transport * sent * cluster.contention
     wire = cluster.seconds_on_the_wire(sent) * (1 + costs.link_overhead)
-    local = costs.local * size * cluster.devices_per_worker * cluster.contention
+    each = costs.ring if method.algorithm == "ring" else costs.local
+    local = each * size * cluster.devices_per_worker * cluster.contention
     work = costs.compression(method.compression) * size * cluster.contention
     split = _SPLIT_AROUND_TWO_ROUNDS if method.rounds_with_work_between else _SPLIT_AROUND_ONE_ROUND
     # Waking up for a step costs more where the cores are busy with other workers.
