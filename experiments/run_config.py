@@ -20,6 +20,9 @@ _RANGES = {
     "momentum": (0, 0.9999),
     "weight_decay": (0, math.inf),
     "label_smoothing": (0, 0.9999),
+    "compression_ratio": (1e-6, 1),
+    "compression_warmup_epochs": (0, math.inf),
+    "compression_momentum": (0, 0.9999),
     "bucket_bytes": (1, math.inf),
     "streams": (1, math.inf),
     "start_timeout": (0.001, math.inf),
@@ -76,10 +79,22 @@ class RunConfig:
     strategy: Literal["auto", "one_device", "mirrored", "multi_worker_mirrored", "tpu"] = _field(
         "auto", "distribution strategy; auto reads TF_CONFIG and the devices"
     )
-    compression: Literal["none", "bfloat16", "float16"] = _field(
-        "none", "type of the gradients between workers"
+    compression: Literal["none", "bfloat16", "float16", "int8", "topk"] = _field(
+        "none", "how gradients travel between workers; topk = the largest only"
     )
-    bucket_bytes: int = _field(4 << 20, "bytes of gradients fused into one message")
+    compression_ratio: float = _field(0.01, "share of the gradients that topk sends in a step")
+    compression_epochs: tuple[int, int] | None = _field(
+        None, "first and last epoch, from 1, that are compressed; none = all of them"
+    )
+    compression_warmup_epochs: int = _field(
+        0, "epochs in which the share of topk falls from 0.25 to compression_ratio"
+    )
+    compression_momentum: float = _field(
+        0.0, "momentum in topk in place of the optimizer's (Deep Gradient Compression); 0 = none"
+    )
+    bucket_bytes: int | Literal["adaptive"] = _field(
+        4 << 20, "bytes of gradients fused into one message; adaptive = measured and planned"
+    )
     streams: int = _field(2, "messages in flight at a time")
     worker_grid: tuple[int, ...] | None = _field(
         None, "rows,columns of a grid of workers (2-D torus); none = one ring"
@@ -96,11 +111,55 @@ class RunConfig:
     def __post_init__(self):
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
-            if value is not None and not (low <= value <= high and math.isfinite(value)):
+            if isinstance(value, int | float) and not (
+                low <= value <= high and math.isfinite(value)
+            ):
                 bounds = f"from {low:g} to {high:g}" if high < math.inf else f"at least {low:g}"
                 raise ValueError(f"--{name}={value} is out of range: it must be {bounds}")
         if not self.model_dir:
             raise ValueError("--model_dir is empty; it must name a folder")
+        self._check_compression()
+
+    def _check_compression(self):
+        """A setting that would have no effect is an error, not a run of another kind."""
+        of_topk = ("compression_ratio", "compression_warmup_epochs", "compression_momentum")
+        for name in (*of_topk, "compression_epochs"):
+            value, default = getattr(self, name), type(self).__dataclass_fields__[name].default
+            needed = "topk" if name in of_topk else "bfloat16, float16, int8 or topk"
+            if value != default and self.compression not in needed.replace(" or", ",").split(", "):
+                shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+                raise ValueError(
+                    f"--{name}={shown} has no effect with --compression={self.compression}; "
+                    f"it needs --compression={needed}"
+                )
+        first, last = self.compression_epochs or (1, self.epochs)
+        if not 1 <= first <= last:
+            raise ValueError(
+                f"--compression_epochs={first},{last}: the first epoch and the last, counted from "
+                "1, as in 3,12"
+            )
+        if first > self.epochs:
+            raise ValueError(
+                f"--compression_epochs={first},{last} begins after the last of --epochs="
+                f"{self.epochs}"
+            )
+        warmup = self.compression_warmup_epochs
+        if warmup > last - first:
+            raise ValueError(
+                f"--compression_warmup_epochs={warmup} leaves no epoch for the full compression: "
+                f"there are {last - first + 1} compressed epochs ({first} to {last})"
+            )
+        if warmup and self.compression_ratio > 0.25:
+            raise ValueError(
+                f"--compression_warmup_epochs={warmup} goes from a ratio of 0.25 down, but "
+                f"--compression_ratio={self.compression_ratio:g} is above that"
+            )
+        if self.compression_momentum and (self.optimizer != "sgd" or self.momentum):
+            raise ValueError(
+                f"--compression_momentum={self.compression_momentum:g} takes the place of the "
+                f"optimizer's momentum, but --optimizer={self.optimizer} has --momentum="
+                f"{self.momentum:g}; add --optimizer=sgd --momentum=0 (and a learning rate for it)"
+            )
 
     @property
     def records_dir(self):

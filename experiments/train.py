@@ -22,7 +22,7 @@ from pathlib import Path
 # Started as a file, Python puts experiments/ on the path in place of the folder above it.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from experiments import failures
+from experiments import communication, failures
 from experiments.quickstart import config as quickstart
 from experiments.quickstart.datasets import ensure_records
 from tfscale.cluster import ClusterConfig
@@ -93,12 +93,7 @@ def train(run, cluster):
     keras.utils.set_random_seed(run.seed)
     strategy = distribute.create_strategy(
         run.strategy,
-        cross_device_ops=distribute.Hierarchical2DAllReduce(
-            compression=None if run.compression == "none" else run.compression,
-            bucket_bytes=run.bucket_bytes,
-            streams=run.streams,
-            worker_grid=run.worker_grid,
-        ),
+        cross_device_ops=communication.all_reduce(run),
         timeout_seconds=run.start_timeout,
     )
     topology = distribute.topology_of(strategy)
@@ -166,11 +161,14 @@ def train(run, cluster):
         )
 
     # ------------------------------------------------------------------ model
+    # Without an all-reduce (one device, a TPU) nobody else would apply this momentum.
+    alone = distribute.plan_of(strategy) is None
+    momentum = run.compression_momentum if alone and run.compression_momentum else run.momentum
     with strategy.scope():
         model = build_model(run, contract.num_classes)
         model.compile(
             optimizer=precision.scale_loss_optimizer(
-                build_optimizer(run, contract.steps_per_epoch)
+                build_optimizer(run, contract.steps_per_epoch, momentum)
             ),
             loss=sparse_loss(run, contract.num_classes),
             metrics=["accuracy"],
@@ -178,6 +176,8 @@ def train(run, cluster):
 
     # ------------------------------------------------------------------ fit
     throughput = callbacks.Throughput(run.global_batch_size)
+    phases = communication.compression_phases(run)
+    schedule = [callbacks.CompressionSchedule(phases)] if len(phases) > 1 else []
     validation = strategy.distribute_datasets_from_function(eval_data)
     model.fit(
         strategy.distribute_datasets_from_function(train_data),
@@ -189,6 +189,7 @@ def train(run, cluster):
         callbacks=[
             callbacks.StopOnNonFinite(),  # First, so that nothing is saved of a lost model.
             throughput,
+            *schedule,
             callbacks.TensorBoard(model_dir / "logs", run.global_batch_size),
             callbacks.Progress(run.global_batch_size),
             resume,
@@ -246,7 +247,7 @@ def build_model(run, num_classes):
     return build(input_shape=shape, num_classes=num_classes, norm=norm)
 
 
-def build_optimizer(run, steps_per_epoch):
+def build_optimizer(run, steps_per_epoch, momentum):
     """The optimizer with linear scaling, warm-up and polynomial decay of power 2."""
     from tfscale import keras, optimizers
 
@@ -267,8 +268,9 @@ def build_optimizer(run, steps_per_epoch):
     )
     schedule = optimizers.schedules.LinearWarmup(decay, warmup)
     if run.optimizer == "sgd":
-        return keras.optimizers.SGD(schedule, momentum=run.momentum, nesterov=True)
-    return optimizers.LARS(schedule, momentum=run.momentum, weight_decay=run.weight_decay)
+        nesterov = not run.compression_momentum  # that one's is plain
+        return keras.optimizers.SGD(schedule, momentum=momentum, nesterov=nesterov)
+    return optimizers.LARS(schedule, momentum=momentum, weight_decay=run.weight_decay)
 
 
 def sparse_loss(run, num_classes):

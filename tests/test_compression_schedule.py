@@ -7,12 +7,14 @@ import logging
 
 import pytest
 import tensorflow as tf
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 
 from tests.test_retrace import build
 from tfscale._keras import install, keras
 from tfscale.callbacks import compression_schedule
 from tfscale.callbacks.checkpoint import CheckpointAndResume
 from tfscale.callbacks.compression_schedule import CompressionSchedule
+from tfscale.callbacks.tensorboard import TensorBoard
 from tfscale.distribute.compression.choice import compressor
 from tfscale.distribute.compression.protocol import Uncompressed
 from tfscale.distribute.error_feedback import CompressionState
@@ -35,6 +37,11 @@ class Operation(tf.distribute.ReductionToOneDevice):
 
     def use_plan(self, saved):
         pass
+
+    def plan_fingerprints(self):
+        first, second = ["a/kernel", [2, 3], "float32", 1], ["a/bias", [3], "float32", 1]
+        third = ["b/kernel", [3, 1], "float16", 0]
+        return [[first, second, third, ["b/table", None, "sparse", -1]]]
 
 
 OPERATION = Operation()
@@ -159,6 +166,29 @@ def test_another_compression_than_saved_is_said(strategy, two_workers, tmp_path,
     caplog.clear()
     fit(strategy, [CheckpointAndResume(tmp_path)], epochs=3)
     assert "when the run was saved" not in caplog.text
+
+
+@pytest.mark.slow
+def test_tensorboard_shows_the_compression_and_the_plan_when_they_change(
+    strategy, two_workers, tmp_path
+):
+    board = TensorBoard(tmp_path, update_freq=2)
+    fit(strategy, [CompressionSchedule({0: None, 1: B}), board])
+    multiplexer = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
+    assert "compression" in multiplexer.PluginRunToTagToContent("text")["train"]
+
+    def texts(tag):
+        events = multiplexer.Tensors("train", tag)
+        return [(e.step, tf.make_ndarray(e.tensor_proto).item().decode()) for e in events]
+
+    assert texts("compression") == [(2, "none"), (6, B)]
+    ((step, table),) = texts("bucket_plan")
+    assert step == 2
+    assert table.splitlines()[2:] == [
+        "| 0 | 1 | 6 | b/kernel | b/kernel |",
+        "| 1 | 2 | 36 | a/bias | a/kernel |",
+        "| alone | 1 | ? | b/table | b/table |",
+    ]
 
 
 def test_one_worker_is_told_once(strategy, caplog):

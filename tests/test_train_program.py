@@ -2,12 +2,16 @@
 
 import json
 import logging
+import re
 import types
 
 import pytest
 
-from experiments import failures, train
+from experiments import communication, failures, train
+from experiments.communication import compression_phases
 from experiments.run_config import RunConfig
+from tfscale.callbacks import CompressionSchedule
+from tfscale.distribute import Int8, TopK
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +42,10 @@ def restored_logging():
         "--weight_decay=-1",
         "--label_smoothing=2",
         "--bucket_bytes=0",
+        "--bucket_bytes=many",
+        "--compression=zip",
+        "--compression_momentum=1",
+        "--compression_warmup_epochs=-1",
         "--streams=0",
         "--start_timeout=0",
         "--start_timeout=inf",
@@ -58,6 +66,62 @@ def test_a_flag_out_of_range_is_named(flag, capsys):
 def test_the_ranges_let_through_what_is_usual():
     RunConfig(epochs=1, warmup_epochs=2.0, momentum=0.0, save_every=None, norm_group_size=None)
     RunConfig(base_learning_rate=0.0, min_crop_area=1.0, eval_crop_fraction=0.875, seed=2**32 - 1)
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        ("--compression=int8 --compression_ratio=0.1", "no effect with --compression=int8"),
+        ("--compression_epochs=2,3", "no effect with --compression=none"),
+        ("--compression=topk --compression_ratio=0", "--compression_ratio=0.0 is out of range"),
+        ("--compression=topk --compression_epochs=5,3", "the first epoch and the last"),
+        ("--compression=topk --compression_epochs=0,3", "counted from 1"),
+        ("--compression=topk --compression_epochs=9,12 --epochs=8", "after the last of --epochs=8"),
+        (
+            "--compression=topk --compression_epochs=3,5 --compression_warmup_epochs=3",
+            r"3 compressed epochs \(3 to 5\)",
+        ),
+        (
+            "--compression=topk --compression_ratio=0.5 --compression_warmup_epochs=1",
+            "--compression_ratio=0.5 is above that",
+        ),
+        ("--compression=topk --compression_momentum=0.9", "--optimizer=lars has --momentum=0.9"),
+        (
+            "--compression=topk --compression_momentum=0.9 --optimizer=sgd",
+            "add --optimizer=sgd --momentum=0 ",
+        ),
+    ],
+)
+def test_flags_of_compression_that_do_not_fit(flags, said, capsys):
+    with pytest.raises(SystemExit):
+        train.main(flags.split())
+    found = capsys.readouterr().err
+    assert re.search(said, found) and found.count("\n") == 1
+
+
+def test_flags_become_phases_of_compression():
+    def phases(**flags):
+        run = RunConfig(epochs=10, **flags)
+        assert communication.all_reduce(run).compressor.name == names(run)[0]
+        return names(run)
+
+    def names(run):
+        return CompressionSchedule(compression_phases(run)).phases
+
+    def topk(ratio, momentum=0.0):
+        return TopK(ratio, momentum=momentum).name
+
+    assert phases() == {0: "none"}
+    assert phases(compression="bfloat16") == {0: "bfloat16"}
+    assert phases(compression="int8", compression_epochs=(3, 10)) == {0: "none", 2: Int8().name}
+    found = phases(
+        compression="topk", compression_epochs=(2, 8), compression_warmup_epochs=2,
+        compression_ratio=0.01,
+    )  # fmt: skip
+    assert found == {0: "none", 1: topk(0.25), 2: topk(0.05), 3: topk(0.01), 8: "none"}
+    dgc = {"optimizer": "sgd", "momentum": 0.0, "compression_momentum": 0.9}
+    found = phases(compression="topk", compression_epochs=(1, 4), bucket_bytes="adaptive", **dgc)
+    assert found == {0: topk(0.01, 0.9), 4: "none momentum 0.9"}
 
 
 @pytest.mark.parametrize("listed", [True, False])

@@ -82,18 +82,27 @@ class SavedCompression:
         except OSError as error:
             problem = f"{path} cannot be written: {error}"
         self._exported = {}
-        problems = [p for p in self._gather("the files of compression", problem) if p]
-        absent = [w for w in range(self._workers) if not _path(partial, w).exists()]
-        if absent and not problems:
-            names = _tf_private.worker_names(self._strategy)
-            problems = [
-                f"the file that {names[absent[0]]} wrote to {self._files.directory} is not seen by "
-                f"{names[self._worker]}. The directory must be on a file system that all workers "
-                "share: each writes there what its compression holds back"
-            ]
+        self._raise_alike("the files of compression", problem, partial)
+        # Worker 0 puts the folder in its place only when all have looked.
+        self._raise_alike("what they see of them", self._unseen(partial), partial)
+
+    def _raise_alike(self, name, problem, partial):
+        problems = [p for p in self._gather(name, problem) if p]
         if problems:
             shutil.rmtree(partial, ignore_errors=True)
             raise OSError("; ".join(problems))
+
+    def _unseen(self, partial):
+        """What is wrong if this worker does not see the files of all others; None if it does."""
+        absent = [w for w in range(self._workers) if not _path(partial, w).exists()]
+        if not absent:
+            return None
+        names = _tf_private.worker_names(self._strategy)
+        return (
+            f"{names[self._worker]} does not see the file that {names[absent[0]]} wrote to "
+            f"{self._files.directory}. The directory must be on a file system that all workers "
+            "share: each writes there what its compression holds back"
+        )
 
     # ------------------------------------------------------------------ resuming
 

@@ -1,11 +1,13 @@
 """`TensorBoard`: the run's scalars, written once for the whole job."""
 
+import math
 import time
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
+from tfscale._keras import retrace
 from tfscale._keras.training_state import StepCallback
 from tfscale.callbacks.rates import StepClock
 
@@ -22,6 +24,8 @@ class TensorBoard(StepCallback):
     | train      | step_seconds          | both             | seconds per step, since the last  |
     | train      | input_wait_fraction   | both             | share of time worker 0 waited     |
     | train      | epoch                 | end of epoch     | number of the epoch, from 1       |
+    | train      | compression           | when it changes  | text: how gradients travel        |
+    | train      | bucket_plan           | when it changes  | text: a table of the buckets      |
     | validation | epoch_NAME            | end of epoch     | the validation's loss and metrics |
 
     Names are Keras's, so that the two runs share a chart. A resumed run says where it starts,
@@ -52,6 +56,7 @@ class TensorBoard(StepCallback):
         self._writers = {} if leader else None
         self._first_iteration = None
         self._since = 0
+        self._texts = {}
 
     def on_epoch_begin(self, epoch, logs=None):
         if self._writers is None:
@@ -122,6 +127,12 @@ class TensorBoard(StepCallback):
         if run not in self._writers:
             self._writers[run] = _writer(self._log_dir / run, self._first_iteration)
         values = [tf.compat.v1.Summary.Value(tag=t, simple_value=v) for t, v in scalars.items()]
+        if run == "train":
+            operation = retrace.operation_of(self.model.distribute_strategy)
+            texts = _exchange(operation) if operation is not None else {}
+            new = {tag: text for tag, text in texts.items() if self._texts.get(tag) != text}
+            values += [_text_value(tag, text) for tag, text in new.items()]
+            self._texts |= new
         self._writers[run].add_summary(tf.compat.v1.Summary(value=values), self._iterations())
         self._writers[run].flush()  # a run that is killed keeps its points
 
@@ -136,6 +147,35 @@ def _writer(folder, first_iteration):
         tf.compat.v1.Event(wall_time=time.time(), step=first_iteration + 1, session_log=start)
     )
     return writer
+
+
+def _exchange(operation):
+    """How gradients travel, as texts: the compression and, as a table, the bucket plan."""
+    texts = {"compression": operation.compressor.name}
+    plans = operation.plan_fingerprints()
+    if not plans:
+        return texts
+    buckets = {}
+    for path, shape, dtype, bucket in plans[-1]:
+        # What is sent alone comes last.
+        buckets.setdefault((bucket < 0, bucket), []).append((path, shape, dtype))
+    lines = ["| bucket | tensors | bytes | first | last |", "|---|---|---|---|---|"]
+    for (_, bucket), tensors in sorted(buckets.items()):
+        known = all(shape is not None for _, shape, _ in tensors)
+        size = sum(tf.as_dtype(d).size * math.prod(s) for _, s, d in tensors) if known else "?"
+        name = "alone" if bucket < 0 else bucket
+        # Filled from the last tensor backwards.
+        lines.append(f"| {name} | {len(tensors)} | {size} | {tensors[-1][0]} | {tensors[0][0]} |")
+    return texts | {"bucket_plan": "\n".join(lines)}
+
+
+def _text_value(tag, text):
+    plugin = tf.compat.v1.SummaryMetadata.PluginData(plugin_name="text")
+    return tf.compat.v1.Summary.Value(
+        tag=tag,
+        metadata=tf.compat.v1.SummaryMetadata(plugin_data=plugin),
+        tensor=tf.make_tensor_proto(text, dtype=tf.string),
+    )
 
 
 def _scalars(logs):
