@@ -203,7 +203,7 @@ def test_bytes_are_those_that_were_sent(name, size):
 def test_bytes_per_element():
     assert Uncompressed().bytes_per_element(4) == 6
     assert BFloat16().bytes_per_element(4) == Float16().bytes_per_element(4) == 3
-    assert Int8().bytes_per_element(4) == 1.5 * (1 + 4 / 1024)
+    assert Int8().bytes_per_element(4) == 1.5 * (1 + 4 / 256)
     assert TopK(0.01).bytes_per_element(4) == pytest.approx(0.24)
     assert TopK(0.25).bytes_per_element(8) == Uncompressed().bytes_per_element(8)
     assert all(c.bytes_per_element(1) == 0 for c in COMPRESSORS.values())

@@ -78,6 +78,10 @@ class BFloat16(_HalfPrecision):
 
     Args:
         accumulate_dtype: ``"float32"`` (default) or ``"bfloat16"``.
+
+    Example:
+        >>> BFloat16().bytes_per_element(workers=4)
+        3.0
     """
 
     dtype = tf.bfloat16
@@ -93,6 +97,10 @@ class Float16(_HalfPrecision):
 
     Args:
         accumulate_dtype: ``"float32"`` (default) or ``"float16"``.
+
+    Example:
+        >>> Float16("float16").name
+        'float16 sums'
     """
 
     dtype = tf.float16

@@ -17,9 +17,11 @@ class Int8(protocol.Uncompressed):
         total     = decoded(Q) of all parts
         residual' = y - decoded(q), and on the own part + (s - decoded(Q))
 
-    A block of 1024 values v is quantised as ``scale = max|v| / 127, round(v / scale)``. Every
-    subtraction above is exact, so ``sum over the members of (y - residual') = total`` up to the
-    float32 rounding of s and of the one addition to the residual.
+    A block of 256 values v is quantised as ``scale = max|v| / 127, round(v / scale)``; larger
+    blocks would save at most 1.5 % of the bytes, and lose precision where magnitudes differ.
+    Every subtraction above is exact, so ``sum over the members of (y - residual') = total``, up
+    to the float32 rounding of s and of the one addition to the residual.
+
     A block whose values are all below 1.5e-36 is sent as zeros (its scale would be no normal
     number). A block with infinity or NaN arrives as infinity or NaN altogether.
 
@@ -28,14 +30,14 @@ class Int8(protocol.Uncompressed):
 
     Example:
         >>> Int8().bytes_per_element(workers=4)
-        1.505859375
+        1.5234375
 
     References:
         Seide et al., 1-Bit Stochastic Gradient Descent, 2014, for error feedback; Dettmers,
         8-Bit Approximations for Parallelism, 2016 (https://arxiv.org/abs/1511.04561).
     """
 
-    block = 1024
+    block = 256
     lossy = True
 
     def __init__(self, error_feedback=True):
@@ -50,7 +52,7 @@ class Int8(protocol.Uncompressed):
         return protocol.Uncompressed()
 
     def bytes_per_element(self, workers):
-        """Returns the bytes that one of N workers sends: ``2 (N - 1) / N * (1 + 4 / 1024)``."""
+        """Returns the bytes that one of N workers sends: ``2 (N - 1) / N * (1 + 4 / 256)``."""
         return (1 + 4 / self.block) * protocol.ring_share(workers)
 
     def all_reduce(self, x, group, state=()):

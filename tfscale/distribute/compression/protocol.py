@@ -54,6 +54,10 @@ class Uncompressed:
 
     Raises:
         ValueError: for a momentum out of range.
+
+    Example:
+        >>> Uncompressed().bytes_per_element(workers=4)
+        6.0
     """
 
     block = 1
