@@ -10,10 +10,12 @@ from tfscale.distribute.cost_model.method import Method
 from tfscale.distribute.cost_model.prediction import predict
 
 # How far a time may be off, and how far a constant may lie from where the search starts, as
-# factors e^x: constants that no measurement depends on stay where they are.
+# factors e^x: constants that no measurement depends on stay where they are. Work of the CPU
+# differs much between machines, the share of a link that protocols take does not.
 _TIME_SPREAD = 0.03
 _CPU_SPREAD = 0.15
-_CONSTANT_SPREAD = 1.5
+_CONSTANT_SPREAD = {"link_overhead": 0.5, "interference": 0.7}
+_USUAL_CONSTANT_SPREAD = 1.5
 # Beyond this many spreads a residual counts linearly: one bad run must not bend all constants.
 _OUTLIER = 3.0
 _ROUNDS = 60
@@ -97,7 +99,7 @@ def calibrate(measurements, start=None):
 
     Minimises, over the logarithms of the constants, ::
 
-        sum (log(predicted / measured) / spread)^2 + sum (log(constant / start) / 1.5)^2
+        sum (log(predicted / measured) / spread)^2 + sum (log(constant / start) / its spread)^2
 
     by Levenberg and Marquardt's method. Times spread by 3 %, or by as much as their
     repeats, CPU seconds (where they were measured) by 15 %; what is off by more than three
@@ -127,6 +129,7 @@ def calibrate(measurements, start=None):
         raise ValueError("calibrate needs at least one measurement")
     start = start or Costs()
     names = [field.name for field in dataclasses.fields(Costs)]
+    prior = np.array([_CONSTANT_SPREAD.get(name, _USUAL_CONSTANT_SPREAD) for name in names])
     center = np.log([max(getattr(start, name), 1e-15) for name in names])
 
     def costs_of(x):
@@ -142,14 +145,14 @@ def calibrate(measurements, start=None):
             found.append(np.log(seconds / m.seconds) / max(_TIME_SPREAD, m.spread))
             if m.cpu_seconds:
                 found.append(np.log(cpu_seconds / m.cpu_seconds) / _CPU_SPREAD)
-        return np.array([*map(_huber, found), *(x - center) / _CONSTANT_SPREAD])
+        return np.array([*map(_huber, found), *(x - center) / prior])
 
     x, jacobian = _least_squares(residuals, center)
     costs = costs_of(x)
     errors = tuple(m.predicted(costs)[0] / m.seconds - 1 for m in measurements)
     # What the measurements alone say of a constant, against what its prior says.
     weight = np.sum(np.square(jacobian[: -len(names)]), axis=0)
-    weak = weight < 1 / _CONSTANT_SPREAD**2
+    weak = weight < 1 / prior**2
     return Calibration(costs, errors, tuple(n for n, w in zip(names, weak, strict=True) if w))
 
 

@@ -6,7 +6,7 @@ import math
 ALGORITHMS = ("ring", "tree", "2d", "grid")
 COMPRESSIONS = (None, "bfloat16", "float16", "int8", "topk")
 # One float32 scale for this many int8 values.
-INT8_BLOCK = 1024
+INT8_BLOCK = 256
 # Top-k leaves smaller tensors as they are.
 TOP_K_MIN_BYTES = 4 * 4096
 
@@ -26,7 +26,7 @@ class Method:
 
     Bytes are in units of the bucket's. ``ring`` is TensorFlow's own; ``tree`` a pair of binary
     trees that carry half of the bucket each. Compression applies between workers: halves and
-    int8 travel by one all-to-all and one gather, N steps, at 1/2 and (1 + 4 / 1024) / 4 of the
+    int8 travel by one all-to-all and one gather, N steps, at 1/2 and (1 + 4 / 256) / 4 of the
     bytes; top-k by a gather alone, N - 1 steps and ``2 ratio (N - 1)``, which grows with N until
     it is no less than float32's. Tensors of fewer than 4096 elements are not sparsified. On a
     grid halves compress rows and columns, int8 and top-k the columns only.

@@ -1,6 +1,7 @@
 """`predict`: the time of an exchange from its buckets, the cluster and the constants."""
 
 import dataclasses
+import heapq
 import math
 
 from tfscale.distribute import merging
@@ -57,7 +58,8 @@ class _Stages:
 def predict(cluster, method, sizes, ready=None, costs=None):
     """Predicts one exchange of gradients.
 
-    A bucket of b bytes passes three stages, each of which works on one bucket at a time::
+    A bucket of b bytes passes three stages. In the first, buckets that are ready share the CPU;
+    the others work on one bucket at a time::
 
         before = [(local or ring) D b / 2 + part of compression b] contention
         cross  = steps (latency + step_seconds)
@@ -189,13 +191,39 @@ def _stages(cluster, method, size, costs):
 
 def _end(stages, ready, streams):
     """When the last bucket has passed all stages."""
-    before = after = 0.0
-    ends = [0.0] * streams
-    for stage, time in zip(stages, ready, strict=True):
-        before = max(before, time) + stage.before
-        start = max(before, ends[0])
+    prepared = _shared([stage.before for stage in stages], ready)
+    after, ends = 0.0, [0.0] * streams
+    for stage, time in zip(stages, prepared, strict=True):
+        start = max(time, ends[0])
         end = max(start + stage.latency + stage.between, ends[-1]) + stage.link
         ends = [*ends[1:], end]
         after = max(after, end) + stage.after
     all_work = math.fsum(stage.cpu for stage in stages)
     return max(after, min(ready, default=0.0) + all_work)
+
+
+def _shared(work, ready):
+    """When each of several tasks is done if all that have begun share the CPU equally.
+
+    TensorFlow runs operations in the order in which they become ready, so that buckets that are
+    ready together advance together.
+
+    Args:
+        work: seconds that each task takes alone.
+        ready: when each may begin, in ascending order.
+    """
+    done, running = [0.0] * len(work), []
+    now, given = 0.0, 0.0  # given: the work that each running task has had since the beginning
+    for i in range(len(work) + 1):
+        until = ready[i] if i < len(work) else math.inf
+        while running and now + (running[0][0] - given) * len(running) <= until:
+            target, task = heapq.heappop(running)
+            now += (target - given) * (len(running) + 1)
+            given = target
+            done[task] = now
+        if i < len(work):
+            if running:
+                given += (until - now) / len(running)
+            now = until
+            heapq.heappush(running, (given + work[i], i))
+    return done
