@@ -14,7 +14,7 @@ from tfscale.distribute.cost_model.prediction import predict
 # differs much between machines, the share of a link that protocols take does not.
 _TIME_SPREAD = 0.03
 _CPU_SPREAD = 0.15
-_CONSTANT_SPREAD = {"link_overhead": 0.5, "interference": 0.7}
+_CONSTANT_SPREAD = {"link_overhead": 0.5}
 _USUAL_CONSTANT_SPREAD = 1.5
 # Beyond this many spreads a residual counts linearly: one bad run must not bend all constants.
 _OUTLIER = 3.0
