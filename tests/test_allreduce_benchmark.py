@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -316,7 +317,7 @@ def test_a_failing_worker_ends_the_benchmark_with_its_words(tmp_path, monkeypatc
     class Local:
         """A lab whose hosts are this machine."""
 
-        payload_bytes_per_second = None
+        number, payload_bytes_per_second = 0, None
         addresses = ["127.0.0.1"]
 
         def __init__(self, count, rate):
@@ -369,7 +370,6 @@ real_lab = pytest.mark.skipif(NO_LAB is not None, reason=f"no network lab here: 
 
 
 def run_benchmark(*arguments):
-    before = claims._namespaces()
     result = subprocess.run(
         [sys.executable, "-m", "experiments.allreduce.benchmark", "--parameters=small", *arguments],
         cwd=ROOT,
@@ -378,7 +378,11 @@ def run_benchmark(*arguments):
         timeout=280,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert set(claims._namespaces()) <= set(before)
+    number = int(re.search(r"^lab (\d+): links", result.stdout, re.M)[1])
+    claim = claims.Claim.take(number)  # None: the next lab has it already.
+    if claim is not None:
+        assert not [n for n in claims._namespaces() if claims._number_of(n) == number]
+        claim.release()
     return result.stdout
 
 
@@ -402,7 +406,8 @@ def test_all_reduces_of_two_workers(tmp_path):
     np.testing.assert_allclose(sent["2d+bfloat16"], n / 2, rtol=0.1)
     assert sent["2d+int8"] < 0.35 * n and sent["2d+topk"] < 0.1 * n
     for one in rows.values():
-        assert 0 < one["link_share"] < 1.05
+        # The buckets of the shaping let the first 128 KB of a message through at once.
+        assert 0 < one["link_share"] < 1.3
         assert one["seconds_min"] <= one["seconds_median"] <= one["seconds_max"]
         assert one["cpu_seconds"] > 0
 

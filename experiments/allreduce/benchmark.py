@@ -145,7 +145,7 @@ def _run(args):
     )
     with Lab(args.workers, args.rate) as lab:
         check = lab.verify()
-        print(check.describe(), flush=True)
+        print(f"lab {lab.number}: {check.describe()}", flush=True)
         rows, code = [], 0
         if any(method.family != "peer" for method in args.parsed) or args.mode == "train":
             rows, code = _run_workers(args, lab, tensors)
