@@ -130,8 +130,9 @@ def test_names_hold_every_setting():
     names = {
         TopK().name,
         TopK(0.02).name,
+        TopK(0.0200000001).name,  # another k in a long vector
         TopK(momentum=0.9).name,
         TopK(error_feedback=False).name,
         TopK(min_elements=1).name,
     }
-    assert len(names) == 5
+    assert len(names) == 6

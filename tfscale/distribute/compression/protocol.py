@@ -67,7 +67,7 @@ class Uncompressed:
     def __init__(self, momentum=0.0):
         self.momentum = checked_momentum(momentum)
         self.slots = ("velocity",) if self.momentum else ()
-        self.name = f"none momentum {self.momentum:g}" if self.momentum else "none"
+        self.name = f"none momentum {self.momentum!r}" if self.momentum else "none"
 
     @property
     def dense(self):

@@ -66,7 +66,7 @@ class TopK(protocol.Uncompressed):
         residual = ("residual",) if error_feedback else ()
         self.slots = residual + (("velocity",) if self.momentum else ())
         self.name = (
-            f"topk ratio {self.ratio:g} momentum {self.momentum:g} min_elements {min_elements}"
+            f"topk ratio {self.ratio!r} momentum {self.momentum!r} min_elements {min_elements}"
             + ("" if error_feedback else " without error feedback")
         )
 
