@@ -98,9 +98,15 @@ class Exchange:
 
     def _sum(self, plan, values, mesh, mean, compressors, key=None, timeline=None):
         results, memories = [None] * len(values), []
+        loads = [0.0] * max(1, len(mesh.streams))
         for number, bucket in enumerate(plan.buckets):
             tensors = [values[i] for i in bucket]
             compressor = compressors[plan.tensors[bucket[0]].wire]
+            # By bytes, not in turns: a stream with more to send would end alone, and a lone
+            # stream leaves the link idle between its messages.
+            stream = loads.index(min(loads))
+            elements = sum(plan.tensors[i].size for i in bucket)
+            loads[stream] += elements * compressor.bytes_per_element(mesh.workers)
             memory = mark = None
             if key is not None:
                 layout = fusion.layout_of([plan.tensors[i].size for i in bucket], mesh, compressor)
@@ -109,7 +115,7 @@ class Exchange:
                 memories += [memory] if memory else []
             if timeline is not None:
                 mark = functools.partial(_mark, timeline, number)
-            reduced = fusion.reduce_bucket(tensors, mesh, mean, compressor, number, memory, mark)
+            reduced = fusion.reduce_bucket(tensors, mesh, mean, compressor, stream, memory, mark)
             for i, result in zip(bucket, reduced, strict=True):
                 results[i] = result
         for i in plan.alone:

@@ -1,0 +1,1 @@
+"""Does compression of gradients keep the accuracy?"""
