@@ -196,8 +196,9 @@ def test_bad_benchmark_files(tmp_path, content, message):
         read_measurements(path)
 
 
-def outcomes(cluster, step=0.2, names=scaling.METHODS):
-    return scaling.outcomes(cluster, network("resnet50"), names.split(","), step, 64, ACCELERATOR)
+def outcomes(cluster, step=0.2, names=None):
+    names = names.split(",") if names else scaling.METHODS
+    return scaling.outcomes(cluster, network("resnet50"), names, step, 64, ACCELERATOR)
 
 
 def test_outcomes_are_consistent():
@@ -214,9 +215,25 @@ def test_advice_compresses_only_where_it_pays_and_warns():
     slow = advice.advise(outcomes(Cluster(8, 2, 1e9)), Cluster(8, 2, 1e9))
     (topk,) = [line for line in slow if "2d+topk would reach" in line]
     assert "lossy and changes training" in topk and "final accuracy" in topk
+    # What is about as fast is not worth a more complicated choice.
+    assert "precision 2d is the best choice" in fast
     assert any("bfloat16" in line and "rounds every gradient" in line for line in slow)
     assert "Without loss of precision 2d" in slow[0] and "TensorFlow's default" in slow[0]
     assert "nothing crosses a network" in advice.advise(outcomes(Cluster(1)), Cluster(1))[0]
+
+
+def test_advice_on_a_grid_of_workers():
+    crowd = Cluster(256, 1, 100e9, latency_seconds=5e-4)
+    names = "tree,2d,2d:grid=16x16"
+    lines = advice.advise(outcomes(crowd, names=names), crowd)
+    assert any("worker_grid=(16, 16) gains" in line for line in lines)
+    assert "tree" not in " ".join(lines)
+    few = Cluster(16, 1, 1e9)
+    lines = advice.advise(outcomes(few, names="2d,2d:grid=4x4"), few)
+    assert any("one ring of workers is as good" in line for line in lines)
+    assert scaling.usual_methods(13) == scaling.METHODS
+    assert scaling.usual_methods(17) == scaling.METHODS
+    assert scaling.usual_methods(32)[-1] == "2d:grid=4x8:bucket=adaptive"
 
 
 def test_curve_is_linear_in_2d_and_quadratic_in_1d():
@@ -245,9 +262,12 @@ def test_program_predicts_advises_and_writes(capsys, tmp_path):
     out = capsys.readouterr().out
     assert "16 workers x 8 devices, 25 Gbit/s, resnet50, 25.6 M parameters" in out
     assert "ASSUMED for accelerators, not measured" in out
-    assert "Without loss of precision" in out
+    assert "Without loss of precision" in out and "an upper bound" in out
     result = json.loads(file.read_text())
-    assert [row["method"] for row in result["rows"]] == scaling.METHODS.split(",")
+    assert [row["method"] for row in result["rows"]] == [
+        *scaling.METHODS,
+        "2d:grid=4x4:bucket=adaptive",
+    ]
     assert result["cluster"]["workers"] == 16 and result["advice"]
     assert plot.stat().st_size > 10_000
 
@@ -305,6 +325,7 @@ def test_program_draws_curve_and_light(tmp_path, capsys):
         ([*USUAL, "--model=resnet50", "--methods=2d:grid=3x3"], "has 9 cells, but there are 16"),
         ([*USUAL, "--model=resnet50", "--calibration=absent.json"], "absent.json"),
         ([*USUAL, "--model=resnet50", f"--calibration={__file__}"], "is not a calibration file"),
+        ([*USUAL, "--model=resnet50", "--methods=,"], "--methods names no method"),
         (["--calibrate=a.json"], "--calibrate needs --calibration=F"),
         (["--validate=a.json"], "--validate needs --calibration=F"),
         (["--curve", "--rate=none"], "--curve needs a --rate"),

@@ -34,6 +34,10 @@ what to give:
     any exchange: run `model.fit` on one device and read it off. Everything else follows.
     --rate is the line rate of one worker's network card, not the sum of several.
 
+methods:
+    stock, 2d, 2d+bfloat16, 2d:bucket=adaptive, ...: as in
+    `python -m experiments.allreduce.benchmark --help`; and tree, for comparison.
+
 constants:
     What a byte and a message cost in software is assumed unless --calibration names a file. Make
     one from two short runs of the benchmark, one bound by the link and one by the CPU:
@@ -90,7 +94,7 @@ def _parser():
     add("--parameters", type=float, help="instead: trainable parameters, such as 110e6")
     add("--step_time", type=float, help="seconds of a step on one device without any exchange")
     add("--batch_per_device", type=int, default=1, help="samples of that step (default: 1)")
-    add("--methods", default=scaling.METHODS, help="list with commas (default: %(default)s)")
+    add("--methods", help="list with commas, named as in the benchmark (default: the usual ones)")
     add("--latency_ms", type=float, default=0.05, help="one way between workers (default: 0.05)")
     add("--cores_per_host", type=int, help="(default: 8, or what a benchmark's rows say)")
     add("--workers_per_host", type=int, default=1, help="that share these cores (default: 1)")
@@ -129,7 +133,11 @@ def _simulate(args):
     )
     net = _network(args)
     costs, source = _costs(args)
-    names = [name.strip() for name in args.methods.split(",") if name.strip()]
+    names = scaling.usual_methods(cluster.workers)
+    if args.methods is not None:
+        names = [name.strip() for name in args.methods.split(",") if name.strip()]
+    if not names:
+        raise ValueError("--methods names no method; for example --methods=stock,2d")
     rows = scaling.outcomes(cluster, net, names, args.step_time, args.batch_per_device, costs)
     title = (
         f"{cluster.workers} workers x {cluster.devices_per_worker} devices, "
@@ -140,6 +148,7 @@ def _simulate(args):
     print(title)
     print(scaling.table(rows))
     print(f"\nconstants: {source}")
+    print("not in the model: stragglers, input, other traffic; scaling is an upper bound")
     if not net.exact:
         print(f"{net.name}: tensors of equal size and work are assumed")
     if args.batch_per_device == 1:

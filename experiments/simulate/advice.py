@@ -1,7 +1,11 @@
 """Advice in words: which method, which fusion, which compression."""
 
+import re
+
 # A gain below this is within what the model can be wrong by.
 _WORTH = 0.10
+# Steps within this factor are called equal, and the simplest method is named.
+_SAME = 1.02
 _CAVEATS = {
     "bfloat16": "It rounds every gradient to 8 bits of mantissa and keeps nothing back; that "
     "rarely matters, but compare a short run with float32 once.",
@@ -23,23 +27,33 @@ def advise(rows, cluster):
     """
     if cluster.workers == 1:
         return ["One worker: nothing crosses a network. No method or compression matters."]
-    exact = [row for row in rows if row.compression is None]
+    # A tree is drawn for comparison; neither TensorFlow nor tfscale runs it.
+    exact = [row for row in rows if row.compression is None and row.method != "tree"]
     lossy = [row for row in rows if row.compression is not None]
     lines = []
-    best = min(exact, key=lambda row: row.step_seconds, default=None)
+    best = _simplest_of_the_fastest(exact)
     if best is not None:
         lines.append(_about_exact(best, exact))
         fusion = _about_fusion(exact)
         if fusion:
             lines.append(fusion)
+        grid = _about_grid(exact)
+        if grid:
+            lines.append(grid)
     lines += _about_compression(best, lossy)
     return lines
 
 
+def _simplest_of_the_fastest(rows):
+    """The first row, in the order in which they were asked for, that is about the fastest."""
+    fastest = min((row.step_seconds for row in rows), default=None)
+    return next((row for row in rows if row.step_seconds <= fastest * _SAME), None)
+
+
 def _about_exact(best, exact):
     text = (
-        f"Without loss of precision {best.method} is the fastest: {best.samples_per_second:,.0f} "
-        f"samples/s, {best.efficiency:.0%} of perfect scaling"
+        f"Without loss of precision {best.method} is the best choice: "
+        f"{best.samples_per_second:,.0f} samples/s, {best.efficiency:.0%} of perfect scaling"
     )
     stock = next((row for row in exact if row.method == "stock"), None)
     if stock is not None and stock is not best:
@@ -55,12 +69,29 @@ def _about_fusion(exact):
     if fixed is None or adaptive is None:
         return None
     gain = fixed.step_seconds / adaptive.step_seconds - 1
-    if gain > 0.02:
+    if gain > _SAME - 1:
         return (
             f'Fusion: bucket_bytes="adaptive" ({adaptive.buckets} buckets) gains {gain:.0%} over '
             f"4 MiB ({fixed.buckets})."
         )
     return "Fusion: the default of 4 MiB is as good as adaptive buckets here."
+
+
+def _about_grid(exact):
+    grids = [row for row in exact if ":grid=" in row.method]
+    rings = [row for row in exact if row.method.startswith("2d") and row not in grids]
+    if not grids or not rings:
+        return None
+    grid = min(grids, key=lambda row: row.step_seconds)
+    ring = min(rings, key=lambda row: row.step_seconds)
+    gain = ring.step_seconds / grid.step_seconds - 1
+    shape = re.search(r"grid=(\d+)x(\d+)", grid.method)
+    if gain > _SAME - 1:
+        return (
+            f"Grid: worker_grid=({shape[1]}, {shape[2]}) gains {gain:.0%}: with so many workers "
+            "the steps of one ring cost more than an extra round."
+        )
+    return "Grid: one ring of workers is as good as a grid of them here."
 
 
 def _about_compression(best, lossy):

@@ -1,13 +1,22 @@
 """Step times of a training run by several methods of exchange."""
 
 import dataclasses
+import math
 
 from experiments.simulate.methods import method_of
 from tfscale.distribute.cost_model import predict
 
+# Below this a grid saves too few steps to be worth its extra round.
+_GRID_FROM = 16
 METHODS = (
-    "stock,stock:pack=4mib,2d,2d:bucket=adaptive,2d+bfloat16,2d+int8,2d+topk,"
-    "2d+bfloat16:bucket=adaptive"
+    "stock",
+    "stock:pack=4mib",
+    "2d",
+    "2d:bucket=adaptive",
+    "2d+bfloat16",
+    "2d+int8",
+    "2d+topk",
+    "2d+bfloat16:bucket=adaptive",
 )
 
 
@@ -38,6 +47,17 @@ class Outcome:
     bytes_per_link: float
     buckets: int
     bound_by: str
+
+
+def usual_methods(workers):
+    """Returns the names of the methods that are compared unless others are asked for.
+
+    With many workers that is also a grid of them, as square as it gets.
+    """
+    rows = next(r for r in range(math.isqrt(workers), 0, -1) if workers % r == 0)
+    if rows < 2 or workers < _GRID_FROM:
+        return METHODS
+    return (*METHODS, f"2d:grid={rows}x{workers // rows}:bucket=adaptive")
 
 
 def outcomes(cluster, network, names, step_seconds, batch_per_device, costs):
