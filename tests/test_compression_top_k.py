@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests import member_groups
 from tests import references_compression as reference
 from tests.member_groups import all_reduce_by
-from tfscale.distribute.compression import TopK, Uncompressed, top_k_warmup
+from tfscale.distribute.compression import TopK, Uncompressed, top_k, top_k_warmup
 
 
 def rows_of(size, n, seed=0):
@@ -136,3 +137,12 @@ def test_names_hold_every_setting():
         TopK(min_elements=1).name,
     }
     assert len(names) == 6
+
+
+def test_both_sums_are_the_same_to_the_bit():
+    generator = np.random.default_rng(3)
+    positions = np.stack([generator.permutation(1000)[:200] for _ in range(5)]).astype(np.int32)
+    values = generator.standard_normal((5, 200)).astype(np.float32)
+    expected = top_k.sum_at_once(tf.constant(values), tf.constant(positions), 1000)
+    by_member = top_k.sum_by_member(tf.constant(values), tf.constant(positions), 1000)
+    np.testing.assert_array_equal(by_member, expected)

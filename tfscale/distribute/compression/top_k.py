@@ -93,16 +93,35 @@ class TopK(protocol.Uncompressed):
         values = tf.gather(y, sent)
         message = tf.concat([values, tf.bitcast(sent, tf.float32)], 0)
         messages = tf.reshape(group.all_gather(message), [group.size, 2, k])
-        values = tf.reshape(messages[:, 0], [-1])
-        positions = tf.bitcast(tf.reshape(messages[:, 1], [-1]), tf.int32)
-        total = tf.ensure_shape(tf.math.unsorted_segment_sum(values, positions, n), [n])
+        values, positions = messages[:, 0], tf.bitcast(messages[:, 1], tf.int32)
+        on_gpu = "GPU" in y.device.upper()
+        total = (sum_by_member if on_gpu else sum_at_once)(values, positions, n)
         state = tuple(_masked(kept, sent) for kept in (y, given)[: len(self.slots)])
-        return protocol.Reduced(total, state, self.all_finite(tf.gather(total, positions)))
+        received = tf.gather(total, tf.reshape(positions, [-1]))
+        return protocol.Reduced(total, state, self.all_finite(received))
 
     def _whole(self, y, given, group):
         total = group.all_reduce(y)
         state = (tf.zeros_like(y), given)[: len(self.slots)]
         return protocol.Reduced(total, state, self.all_finite(total))
+
+
+def sum_at_once(values, positions, n):
+    """Returns the sum, ``[n]``, of the members' ``[size, k]`` values at their positions."""
+    values, positions = tf.reshape(values, [-1]), tf.reshape(positions, [-1])
+    return tf.ensure_shape(tf.math.unsorted_segment_sum(values, positions, n), [n])
+
+
+def sum_by_member(values, positions, n):
+    """As `sum_at_once`, in the order of the members also where a kernel adds in any order.
+
+    A GPU adds several values of one position by atomic operations. Their order, and with it the
+    last bit, would differ from worker to worker. No member sends a position twice.
+    """
+    total = tf.zeros([n])
+    for row, places in zip(tf.unstack(values), tf.unstack(positions), strict=True):
+        total = tf.tensor_scatter_nd_add(total, places[:, tf.newaxis], row)
+    return total
 
 
 def top_k_warmup(ratio, steps=4, start=0.25):
