@@ -161,6 +161,8 @@ def _run(args):
         f"{format_rate(parse_rate(args.rate))}, {shapes.elements(tensors) / 1e6:.1f} M parameters"
     )
     print(f"\n{title}\n{results.table(rows)}", flush=True)
+    if args.devices_per_worker > 1 and any(row["method"] in peers.METHODS for row in rows):
+        print("peers have one device a worker", flush=True)
     if args.json:
         results.write_json(
             args.json,
