@@ -3,13 +3,16 @@
 import functools
 import json
 import logging
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tfscale._keras import install, keras
+from tfscale.callbacks import compression_files
 from tfscale.callbacks.checkpoint import CheckpointAndResume
+from tfscale.distribute.error_feedback import CompressionState
 
 STEPS, BATCH = 5, 8
 
@@ -362,3 +365,94 @@ def test_another_plan_of_the_all_reduce_is_said(mirrored, tmp_path, caplog, monk
     plan = {"settings": {"bucket_bytes": 8}, "plans": [plans]}
     run(mirrored, tmp_path, epochs=3)
     assert "settings.bucket_bytes was 4, is 8" in caplog.text
+
+
+# ---------------------------------------------------------------- compression
+
+
+class HoldsBack:
+    """Stands in for an all-reduce whose compression holds something back."""
+
+    generation, wants_measurement = 0, False
+    compressor = types.SimpleNamespace(name="int8", momentum=0.0)
+
+    def __init__(self, exported=()):
+        self.state, self.used_plans = CompressionState(), []
+        self.state.load(list(exported))
+
+    def use_plan(self, saved):
+        self.used_plans.append(saved)
+
+
+def held_back():
+    values = np.random.RandomState(0).randn(24).astype("float32")
+    return {"tensors": [["a/kernel", 24, 0]], "residual": [values], "velocity": [values * 2]}
+
+
+def assert_held_back(operation):
+    found, wanted = operation.state.export(), held_back()
+    assert found["tensors"] == wanted["tensors"]
+    for slot in ("residual", "velocity"):
+        np.testing.assert_array_equal(found[slot], wanted[slot])
+
+
+@pytest.mark.slow
+def test_what_compression_holds_back_is_restored_to_the_bit(mirrored, tmp_path, caplog):
+    operation = HoldsBack([held_back()])
+    install(mirrored, operation)
+    run(mirrored, tmp_path, epochs=1)
+    names = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
+    assert "step-00000005/compression/worker-0000.npz" in names and len(names) == 4
+
+    operation = HoldsBack()
+    install(mirrored, operation)
+    run(mirrored, tmp_path, epochs=2)
+    assert_held_back(operation)
+    # The saved state counts, not what is left in the process of another run.
+    operation.state.load([{"tensors": [["x", 1, 0]], "residual": [np.ones(1, "float32")]}])
+    run(mirrored, tmp_path, epochs=3)
+    assert_held_back(operation)
+    assert len(operation.used_plans) == 2
+
+    caplog.clear()
+    run(tf.distribute.get_strategy(), tmp_path, epochs=4)
+    assert "what compression (int8) held back on 1 workers; this strategy has no" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_kill_while_the_residuals_are_written_leaves_the_checkpoint_before(
+    mirrored, tmp_path, monkeypatch
+):
+    operation = HoldsBack([held_back()])
+    install(mirrored, operation)
+    run(mirrored, tmp_path, epochs=1)
+    write = compression_files._write
+
+    def dies_halfway(path, *args):
+        write(path, *args)
+        path.write_bytes(path.read_bytes()[:100])
+        raise Killed
+
+    monkeypatch.setattr(compression_files, "_write", dies_halfway)
+    with pytest.raises(Killed):
+        run(mirrored, tmp_path, epochs=2)
+    monkeypatch.undo()
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000005"]
+    run(mirrored, tmp_path, epochs=2)
+    assert_held_back(operation)
+
+    def full(path, *args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(compression_files, "_write", full)
+    with pytest.raises(OSError, match=r"worker-0000.npz cannot be written: .*No space left"):
+        run(mirrored, tmp_path, epochs=3)
+    monkeypatch.undo()
+
+    # A checkpoint that does not know of compression, as an older version wrote it.
+    path = tmp_path / "step-00000010" / "position.json"
+    fields = json.loads(path.read_text())
+    del fields["compression"]
+    path.write_text(json.dumps(fields))
+    run(mirrored, tmp_path, epochs=2)
+    assert operation.state.export() == {}

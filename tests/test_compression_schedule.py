@@ -151,8 +151,9 @@ def test_resumes_in_the_right_phase(strategy, two_workers, tmp_path, unit, caplo
     )
     assert watch.seen == [B] * 4
     start = sorted(map(str, phases))[0]
-    assert f"schedule.phases.{start} was 'none' when the run was saved and is 'bfloat16' now" in (
-        caplog.text
+    assert (
+        f"compression.phases.{start} was 'none' when the run was saved and is 'bfloat16' now"
+        in (caplog.text)
     )
 
 
@@ -162,10 +163,16 @@ def test_another_compression_than_saved_is_said(strategy, two_workers, tmp_path,
     caplog.clear()
     two_workers.set_compression(B)
     fit(strategy, [CheckpointAndResume(tmp_path)], epochs=2)
-    assert "compression was 'none' when the run was saved and is 'bfloat16' now" in caplog.text
+    assert "compression was none when the run was saved and is bfloat16 now" in caplog.text
     caplog.clear()
     fit(strategy, [CheckpointAndResume(tmp_path)], epochs=3)
     assert "when the run was saved" not in caplog.text
+    schedule = CompressionSchedule({0: B, 2: None, 5: F})
+    fit(strategy, [CheckpointAndResume(tmp_path), schedule], epochs=4)
+    assert (
+        "was bfloat16 when the run was saved and is bfloat16, none from epoch 3 on, float16 from "
+        "epoch 6 on now" in caplog.text
+    )
 
 
 @pytest.mark.slow

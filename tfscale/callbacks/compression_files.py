@@ -159,12 +159,14 @@ class SavedCompression:
         saved = position.compression
         if self._operation is None or not saved:
             return
-        if schedule or saved["schedule"]:
-            difference = first_difference(saved["schedule"], schedule, "schedule")
+        before, now = saved["schedule"], schedule
+        if before and now:
+            difference = first_difference(before, now, "the schedule of compression")
         else:
-            difference = first_difference(
-                saved["compressor"], self._operation.compressor.name, "compression"
-            )
+            # Without a schedule there is one compression for all of the run.
+            was = _shown(before) or saved["compressor"]
+            present = _shown(now) or self._operation.compressor.name
+            difference = was != present and ("compression", was, present)
         if difference:
             _logger.warning(
                 "%s was %s when the run was saved and is %s now; what compression held back is "
@@ -178,6 +180,15 @@ class SavedCompression:
 
 def _state_of(position):
     return (position.compression or {}).get("state")
+
+
+def _shown(schedule):
+    """A schedule as text: ``none, bfloat16 from epoch 3 on``; None if there is none."""
+    if not schedule:
+        return None
+    first, *others = schedule["phases"].items()
+    since = [f"{name} from {schedule['unit']} {int(start) + 1} on" for start, name in others]
+    return ", ".join([first[1], *since])
 
 
 def _path(folder, worker):
