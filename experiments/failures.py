@@ -7,6 +7,8 @@ import re
 import signal
 import sys
 
+from tfscale.distribute import explain_lost_worker
+
 
 def report(error):
     """Says on standard error why the program ends; TFSCALE_TRACEBACK=1 asks for tracebacks.
@@ -29,22 +31,11 @@ def report(error):
 def explain(error):
     """The text of an error; that of TensorFlow for a lost worker in our words."""
     text = getattr(error, "message", None) or str(error)
-    if "unhealthy" in text:
-        lost = re.findall(r"^\s*/job:(\w+)/replica:0/task:(\d+)\s*$", text, re.M)
-    elif re.search(r"failed to connect|Connection re(set|fused)|Socket closed", text):
-        lost = re.findall(r"remote target /job:(\w+)/replica:0/task:(\d+) while", text)
-    else:
-        lost = []
-    if lost:
-        names = ", ".join(f"{job} {task}" for job, task in dict.fromkeys(lost))
-    elif raised := re.search(r"^\w+Error: (.+?)\nTraceback \(most recent", text, re.M | re.S):
+    if lost := explain_lost_worker(text):
+        return f"{lost}: they go on from the last checkpoint"
+    if raised := re.search(r"^\w+Error: (.+?)\nTraceback \(most recent", text, re.M | re.S):
         return raised[1].strip()  # By Python code inside the graph: the input names a bad record.
-    else:
-        return f"{type(error).__name__}: {text[:2000]}" if is_from_tensorflow(error) else text
-    return (
-        f"{names} has ended or does not answer any more, so this worker ends as well; its own "
-        "log has the reason. Start all workers again: they go on from the last checkpoint"
-    )
+    return f"{type(error).__name__}: {text[:2000]}" if is_from_tensorflow(error) else text
 
 
 def is_from_tensorflow(error):

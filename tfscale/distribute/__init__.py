@@ -13,6 +13,7 @@ __getattr__, __dir__, __all__ = attach(
         "Uncompressed": "tfscale.distribute.compression.protocol",
         "agree": "tfscale.distribute.agreement",
         "create_strategy": "tfscale.distribute.strategy",
+        "explain_lost_worker": "tfscale.distribute.lost_workers",
         "gather_values": "tfscale.distribute.agreement",
         "plan_of": "tfscale.distribute.all_reduce",
         "top_k_warmup": "tfscale.distribute.compression.top_k",

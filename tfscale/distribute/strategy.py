@@ -25,7 +25,12 @@ _joined = None
 
 
 def create_strategy(
-    kind="auto", *, cross_device_ops=None, devices_per_worker=None, timeout_seconds=120
+    kind="auto",
+    *,
+    cross_device_ops=None,
+    devices_per_worker=None,
+    timeout_seconds=120,
+    heartbeat_seconds=10,
 ):
     """Creates a `tf.distribute.Strategy`; call it before any other use of TensorFlow.
 
@@ -38,8 +43,9 @@ def create_strategy(
 
     With several workers it first meets the others (`tfscale.preflight`): who is missing or
     differs is named before TensorFlow waits for anybody. A worker that dies later ends the others
-    with an error; one that stops answering does so within some ten seconds. SIGTERM ends a worker
-    at once unless the program has installed a handler of its own.
+    with an error; one that stops answering (its link, its power, SIGSTOP) does so once
+    `heartbeat_seconds` are over. SIGTERM ends a worker at once unless the program has installed a
+    handler of its own.
 
     Args:
         kind: ``"auto"``, ``"one_device"``, ``"mirrored"``, ``"multi_worker_mirrored"`` or
@@ -52,12 +58,16 @@ def create_strategy(
             CPU is split into that many logical devices.
         timeout_seconds: `float`, how long workers wait for each other: at the start, and when
             they agree on what they exchange.
+        heartbeat_seconds: `float`, at least 1: how long a worker may stay silent before the
+            others take it for lost and end with an error. A link that comes back earlier does no
+            harm. Defaults to 10. The same on all workers, and for all strategies of a process.
 
     Returns:
         A `tf.distribute.Strategy`: ours for mirrored kinds, TensorFlow's for the others.
 
     Raises:
-        ValueError: for an unknown `kind`, or one that contradicts ``TF_CONFIG``.
+        ValueError: for an unknown `kind`, or one that contradicts ``TF_CONFIG``; for
+            `heartbeat_seconds` below 1.
         RuntimeError: if TensorFlow has already started and can't be configured any more; if
             devices are missing; if ``TF_CONFIG`` changed after the first call.
         tfscale.preflight.PreflightError: if the workers do not meet or do not fit together.
@@ -69,6 +79,7 @@ def create_strategy(
     """
     if kind not in KINDS:
         raise ValueError(f"unknown kind of strategy {kind!r}; choose one of {', '.join(KINDS)}")
+    _check_heartbeat(heartbeat_seconds)
     config = _joined_cluster()
     if kind == "auto":
         kind = _automatic_kind(config)
@@ -91,7 +102,7 @@ def create_strategy(
             "mirrored": _mirrored_strategy,
             "multi_worker_mirrored": _multi_worker_strategy,
         }[kind]
-        strategy = create(config, devices, cross_device_ops, timeout_seconds)
+        strategy = create(config, devices, cross_device_ops, timeout_seconds, heartbeat_seconds)
     _tf_private.leave_untuned()
     operation = _tf_private.cross_device_ops_of(strategy)
     _keras.install(strategy, getattr(operation, "owner", operation))
@@ -154,7 +165,16 @@ def _check_multi_worker(config):
         )
 
 
-def _one_device_strategy(config, devices, cross_device_ops, timeout_seconds):
+def _check_heartbeat(seconds):
+    # TensorFlow looks once a second who has been silent for too long.
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not number or not 1 <= seconds < float("inf"):
+        raise ValueError(
+            f"heartbeat_seconds must be a number of seconds, 1 at least, got {seconds!r}"
+        )
+
+
+def _one_device_strategy(config, devices, cross_device_ops, *unused_times):
     if devices.was_asked and devices.count > 1:
         raise ValueError(
             f"create_strategy('one_device', devices_per_worker={devices.count}): one_device has "
@@ -165,7 +185,7 @@ def _one_device_strategy(config, devices, cross_device_ops, timeout_seconds):
     return tf.distribute.OneDeviceStrategy(devices.names()[0])
 
 
-def _mirrored_strategy(config, devices, cross_device_ops, timeout_seconds):
+def _mirrored_strategy(config, devices, cross_device_ops, *unused_times):
     operation = _checked_operation(cross_device_ops, tf.distribute.CrossDeviceOps, "mirrored")
     if isinstance(operation, Hierarchical2DAllReduce):
         operation.check_workers(1)
@@ -174,7 +194,7 @@ def _mirrored_strategy(config, devices, cross_device_ops, timeout_seconds):
     return _tf_private.MirroredStrategy(devices.names(), operation)
 
 
-def _multi_worker_strategy(config, devices, cross_device_ops, timeout_seconds):
+def _multi_worker_strategy(config, devices, cross_device_ops, timeout_seconds, heartbeat_seconds):
     operation = _checked_operation(
         cross_device_ops, Hierarchical2DAllReduce, "multi_worker_mirrored"
     )
@@ -192,6 +212,7 @@ def _multi_worker_strategy(config, devices, cross_device_ops, timeout_seconds):
         "tf_keras": _version("tf-keras"),
         "tfscale": _version("tfscale"),
         "devices_per_worker": f"{devices.count} {devices.kind}",
+        "heartbeat_seconds": f"{heartbeat_seconds:g}",
         "all-reduce": json.dumps(operation.settings()) if operation else "stock",
     }
     preflight.meet(config, declared, timeout_seconds, log=_logger.warning)
@@ -209,6 +230,7 @@ def _multi_worker_strategy(config, devices, cross_device_ops, timeout_seconds):
         devices.count,
         bind=operation and (lambda extended: operation.bind(extended, timeout_seconds)),
         timeout_seconds=timeout_seconds,
+        heartbeat_seconds=heartbeat_seconds,
     )
     # The pre-flight check meets once for a process; this also covers its later strategies.
     agreement.agree(strategy, "how the strategy is made", declared, timeout_seconds)

@@ -36,6 +36,12 @@ def has_key_value_store():
     return runtime_started() and context.context().coordination_service is not None
 
 
+def heartbeat_seconds():
+    """Returns how long a member of this process's cluster may stay silent before it is lost."""
+    # 0 means the service's own default.
+    return (context.context().coordination_service.heartbeat_timeout_in_ms or 10_000) / 1000
+
+
 def put_key(key, value):
     """Stores a string in the coordination service."""
     context.context().set_config_key_value(key, value)

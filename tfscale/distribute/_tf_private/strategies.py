@@ -3,6 +3,7 @@
 import contextlib
 import faulthandler
 import io
+import logging
 import signal
 import sys
 import threading
@@ -19,12 +20,11 @@ from tensorflow.python.eager import context
 from tfscale.distribute._tf_private.cross_device_ops import LocalCrossDeviceOps
 from tfscale.distribute._tf_private.groups import next_collective_key_base
 
-# A worker that stops answering (power, network, SIGSTOP) is declared dead after this long, and
-# every other worker's collectives end with an error.
-_HEARTBEAT_TIMEOUT_MS = 10_000
+_logger = logging.getLogger("tfscale")
 
-# The gRPC server of a process starts once; a later strategy of the same cluster shares it.
-_server_started = False
+# The gRPC server of a process starts once; a later strategy of the same cluster shares it, and
+# with it this setting.
+_server_heartbeat_seconds = None
 
 
 class _MirroredExtended(mirrored_strategy.MirroredExtended):
@@ -53,10 +53,20 @@ class MirroredStrategy(tf.distribute.MirroredStrategy):
 
 
 class _MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
-    def __init__(self, container, cluster_resolver, options, devices, bind, timeout_seconds):
+    def __init__(
+        self,
+        container,
+        cluster_resolver,
+        options,
+        devices,
+        bind,
+        timeout_seconds,
+        heartbeat_seconds,
+    ):
         self._device_kind, self._device_count = devices
         self._bind = bind
         self._timeout_seconds = timeout_seconds
+        self._heartbeat_seconds = heartbeat_seconds
         super().__init__(container, cluster_resolver, options)
 
     def _initialize_local_devices(self, cluster_resolver, worker_device):
@@ -66,15 +76,25 @@ class _MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExt
         return tuple(names), kind
 
     def _initialize_multi_worker(self, cluster_resolver):
-        global _server_started
-        if _server_started:
+        global _server_heartbeat_seconds
+        if _server_heartbeat_seconds is not None:
+            if self._heartbeat_seconds != _server_heartbeat_seconds:
+                _logger.warning(
+                    "heartbeat_seconds=%g has no effect: the first strategy of this process has "
+                    "joined the cluster with %g",
+                    self._heartbeat_seconds,
+                    _server_heartbeat_seconds,
+                )
             self._std_server_started = True
             self._enable_check_health = False
         elif context.context().coordination_service is None:
-            _configure_coordination_service(cluster_resolver, self._timeout_seconds)
+            _configure_coordination_service(
+                cluster_resolver, self._timeout_seconds, self._heartbeat_seconds
+            )
         with _ended_after(self._timeout_seconds), _sigterm_kept():
             super()._initialize_multi_worker(cluster_resolver)
-        _server_started = True
+        if _server_heartbeat_seconds is None:
+            _server_heartbeat_seconds = self._heartbeat_seconds
         if self._bind is not None:
             self._cross_device_ops = self._bind(self)
 
@@ -89,10 +109,19 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         bind: function of the strategy's extended that returns the cross-device operation (a
             `CollectiveAllReduce`) to use; None keeps TensorFlow's own.
         timeout_seconds: how long the workers wait for each other at the start.
+        heartbeat_seconds: a worker that does not answer (power, network, SIGSTOP) is declared dead
+            after this long, and every other worker's collectives end with an error. A later
+            strategy of the same process shares the server of the first one, with its setting.
     """
 
     def __init__(
-        self, cluster_resolver, device_kind, devices_per_worker, bind=None, timeout_seconds=120
+        self,
+        cluster_resolver,
+        device_kind,
+        devices_per_worker,
+        bind=None,
+        timeout_seconds=120,
+        heartbeat_seconds=10,
     ):
         self._collective_key_base = next_collective_key_base()
         # Not CollectiveAllReduceStrategy.__init__, which hard-codes its extended class.
@@ -105,11 +134,12 @@ class MultiWorkerMirroredStrategy(tf.distribute.MultiWorkerMirroredStrategy):
                 (device_kind, devices_per_worker),
                 bind,
                 timeout_seconds,
+                heartbeat_seconds,
             ),
         )
 
 
-def _configure_coordination_service(cluster_resolver, timeout_seconds):
+def _configure_coordination_service(cluster_resolver, timeout_seconds, heartbeat_seconds):
     """As the stock strategy does, but with bounded waiting."""
     cluster = multi_worker_util.normalize_cluster_spec(cluster_resolver.cluster_spec())
     jobs = [
@@ -121,7 +151,7 @@ def _configure_coordination_service(cluster_resolver, timeout_seconds):
         service_type="standalone",
         service_leader=multi_worker_util.coordination_leader(cluster),
         cluster_register_timeout_in_ms=int(timeout_seconds * 1000),
-        heartbeat_timeout_in_ms=_HEARTBEAT_TIMEOUT_MS,
+        heartbeat_timeout_in_ms=int(heartbeat_seconds * 1000),
         coordinated_jobs=jobs,
     )
 
