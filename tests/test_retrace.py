@@ -127,6 +127,13 @@ def test_in_the_middle_of_fit_the_maths_stays(strategy, operation):
 
 
 @pytest.mark.slow
+def test_tensorflow_does_not_advise_against_traces_that_were_asked_for(strategy, operation, caplog):
+    fit(build(strategy), steps=12, callbacks=[Bump(operation, at=range(2, 12, 2))])
+    assert operation.traces == [*first(0), 1, 2, 3, 4, 5]
+    assert "triggered tf.function retracing" not in caplog.text
+
+
+@pytest.mark.slow
 def test_train_on_batch_and_several_steps_per_execution(strategy, operation):
     model = build(strategy, steps_per_execution=3)
     fit(model, callbacks=[Bump(operation, at=[3])])

@@ -171,7 +171,7 @@ def resume_elsewhere(folder, bucket_bytes):
 def refused(folder):
     """Files of compression that are missing, damaged or foreign: every worker's error."""
     folder = Path(folder)
-    strategy, _ = strategy_and_operation(COMPRESSIONS["topk"]())
+    strategy, operation = strategy_and_operation(COMPRESSIONS["topk"]())
     run(strategy, folder / "run", epochs=2, save_every=None)
     run_folder = folder / "run" / "step-00000010" / "compression"
     me = _tf_private.worker_index(strategy)
@@ -205,13 +205,34 @@ def refused(folder):
     _, _, resume = run(strategy, folder / "run", epochs=3, save_every=None)
     errors["then"] = resume.initial_step
 
+    # A schedule of its own on each worker.
+    try:
+        run(strategy, folder / "other", epochs=1, phases={0: None, 2: ("int8", "bfloat16")[me]})
+    except ValueError as error:
+        errors["other schedules"] = str(error)
+
+    errors["between fits"] = between_fits(strategy, operation)
+
     # A directory of its own on each worker.
+    operation.set_compression(COMPRESSIONS["topk"]())
     try:
         run(strategy, folder / f"of worker {me}", epochs=1, save_every=None)
     except OSError as error:
         errors["not shared"] = str(error)
     errors["left behind"] = [p.name for p in (folder / f"of worker {me}").iterdir()]
     return errors
+
+
+def between_fits(strategy, operation):
+    """`set_compression` between two fits of one model: steps made, functions traced, owed."""
+    model, functions, owed = build(strategy), set(), []
+    batches = strategy.distribute_datasets_from_function(data(0))
+    for compression in (TopK(0.05, min_elements=8), None, "int8", "bfloat16"):
+        operation.set_compression(compression)
+        model.fit(batches, epochs=1, steps_per_epoch=2, verbose=0)
+        functions.add(id(model.train_tf_function))
+        owed.append(sorted(by_tensor(operation.state.export())))
+    return int(model.optimizer.iterations.numpy()), len(functions), owed
 
 
 def _flipped(content):

@@ -117,6 +117,21 @@ def test_a_directory_that_is_not_shared_is_found_at_the_first_save(cluster_2x1):
         assert errors["left behind"] == []
 
 
+def test_other_schedules_are_refused_and_named(cluster_2x1):
+    for errors in cluster_2x1:
+        said = errors["other schedules"]
+        assert "do not agree on the compression schedule: phases.2 is 'int8" in said
+        assert "but 'bfloat16' on worker 1" in said
+
+
+def test_compression_set_between_fits_needs_no_restart(cluster_2x1):
+    for errors in cluster_2x1:
+        steps, functions, owed = errors["between fits"]
+        assert (steps, functions) == (8, 4)
+        # What top-k held back is sent with the dense step, what int8 did with bfloat16's.
+        assert owed == [["residual"], [], ["residual"], []]
+
+
 def test_an_adaptive_plan_is_kept(tmp_path):
     notes = run_in_processes(runs.adaptive, 2, 1, (str(tmp_path),))
     for note in notes:

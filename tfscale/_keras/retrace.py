@@ -112,6 +112,9 @@ class _Step:
         in_front = model.train_function
         self._function = self._make(model, True)
         model.train_function = in_front
+        if model.train_tf_function is not None:
+            # It would advise against traces that were asked for.
+            model.train_tf_function._omit_frequent_tracing_warning = True
         _logger.info("tracing the training step again: what it exchanges has changed")
 
 

@@ -48,7 +48,7 @@ class CompressionSchedule(StepCallback):
             strategy has several workers but does not use `Hierarchical2DAllReduce`.
 
     Example:
-        TopK = tfscale.distribute.compression.TopK
+        TopK = tfscale.distribute.TopK
         schedule = tfscale.callbacks.CompressionSchedule(
             {0: None, 2: TopK(0.25), 3: TopK(0.0625), 4: "topk", 13: None}
         )
