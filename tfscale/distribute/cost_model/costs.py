@@ -8,8 +8,10 @@ import math
 class Costs:
     """Constants that depend on the hosts and the software, not on the cluster's shape.
 
-    CPU costs are seconds of one core. The defaults come from one machine of two slow cores, with
-    TensorFlow's gRPC collectives on CPU; `calibrate` finds those of another one.
+    CPU costs are seconds of one core. The defaults are round figures near a fit to one run, of 4
+    workers x 2 devices at 200 Mbit/s on one busy machine of two cores, with TensorFlow's gRPC
+    collectives on CPU (float16 was not measured, and is taken to cost what bfloat16 does);
+    `calibrate` finds those of another machine.
 
     Args:
         link_overhead: `float`, the wire's time beyond payload / line rate, as a share: headers,
@@ -29,12 +31,12 @@ class Costs:
 
     link_overhead: float = 0.08
     step_seconds: float = 4e-4
-    transport: float = 3e-9
+    transport: float = 4e-9
     local: float = 4e-10
-    ring: float = 4e-10
-    bfloat16: float = 5e-10
-    float16: float = 1e-9
-    int8: float = 2e-9
+    ring: float = 9e-10
+    bfloat16: float = 2e-9
+    float16: float = 2e-9
+    int8: float = 3e-9
     topk: float = 3e-9
     interference: float = 0.1
 
