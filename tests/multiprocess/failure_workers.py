@@ -4,12 +4,14 @@ import json
 import os
 import signal
 import time
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 
 from tests.multiprocess.communication_workers import create, gradient_step
-from tfscale.distribute import _tf_private, agreement
+from tfscale.distribute import _tf_private, agreement, all_reduce
+from tfscale.distribute import strategy as strategy_lib
 
 
 def message_of(function, *arguments):
@@ -37,6 +39,13 @@ def disagree():
     )
     agreement.agree(strategy, "arguments", {"batch": 32})
     report["settings"] = message_of(lambda: create(streams=2 + worker))
+    report["buckets"] = message_of(lambda: create(bucket_bytes=(1 + worker) << 20))
+    report["compression"] = message_of(lambda: create(compression=(None, "int8")[worker]))
+    report["heartbeat"] = message_of(
+        lambda: strategy_lib.create_strategy(heartbeat_seconds=5 + worker)
+    )
+    with mock.patch.object(strategy_lib, "_version", lambda name: f"{name} 1.{worker}"):
+        report["version"] = message_of(create)
     start = time.monotonic()
     if worker == 0:
         report["alone"] = message_of(agreement.gather_values, strategy, "alone", 1, 2.0)
@@ -50,6 +59,18 @@ def disagree():
     slices = tf.IndexedSlices(tf.ones([1]), tf.constant([3]), tf.constant([8]))
     report["swapped sparse"] = message_of(
         gradient_step(strategy, twins, lambda v: [(slices, x) for x in order(v)])
+    )
+    dtype = (tf.float32, tf.float16)[worker]
+    report["dtype"] = message_of(
+        gradient_step(strategy, twins, lambda v: [(tf.ones(x.shape, dtype), x) for x in v])
+    )
+    operation = all_reduce.Hierarchical2DAllReduce()
+    other = strategy_lib.create_strategy(cross_device_ops=operation)
+    operation.set_compression((None, "bfloat16")[worker])
+    with other.scope():
+        variable = tf.Variable(tf.zeros([8]), name="weights")
+    report["later compression"] = message_of(
+        gradient_step(other, [variable], lambda v: [(tf.ones_like(v[0]), v[0])])
     )
     # A gradient that is None on one worker only never reaches the reduction there.
     count = 2 if worker == 0 else 1

@@ -24,18 +24,36 @@ def test_agreements_and_disagreements():
         kind, text = report["settings"]
         assert kind == "ValueError" and "do not agree on how the strategy is made" in text
         assert '"streams": 2' in text and '"streams": 3' in text
+        for what, item, left, right in (
+            ("buckets", "all-reduce is", '"bucket_bytes": 1048576', '"bucket_bytes": 2097152'),
+            ("compression", "all-reduce is", '"compression": "none"', '"compression": "int8'),
+            ("heartbeat", "heartbeat_seconds is", "'5' on worker 0", "'6' on worker 1"),
+            ("version", "tf_keras is", "'tf-keras 1.0' on worker 0", "'tf-keras 1.1' on worker 1"),
+        ):
+            kind, text = report[what]
+            assert kind == "ValueError" and item in text, text
+            assert left in text and right in text, text
 
         kind, text = report["swapped"]
         assert kind == "ValueError"
-        assert "do not agree on gradients: [0] is 'first, shape [8], float32, bucket 0'" in text
-        assert "but 'second, shape [8], float32, bucket 0' on worker 1" in text
+        assert "do not agree on gradients: [0] is 'first, shape [8], float32, bucket 0, " in text
+        assert "but 'second, shape [8], float32, bucket 0, float32 on the wire' on worker" in text
 
         kind, text = report["swapped sparse"]
-        assert "[0] is 'first, shape None, sparse, bucket -1' on worker 0" in text
+        assert "[0] is 'first, shape None, sparse, bucket -1, float32 on the wire' on" in text
+
+        kind, text = report["dtype"]
+        assert kind == "ValueError" and "[0] is 'first, shape [8], float32, bucket 0, " in text
+        assert "but 'first, shape [8], float16, bucket 0, " in text
+
+        kind, text = report["later compression"]
+        assert kind == "ValueError"
+        assert "[0] is 'weights, shape [8], float32, bucket 0, float32 on the wire'" in text
+        assert "but 'weights, shape [8], float32, bucket 0, bfloat16 on the wire'" in text
 
         kind, text = report["missing"]
         assert kind == "ValueError"
-        assert "[1] is 'second, shape [8], float32, bucket 0'" in text
+        assert "[1] is 'second, shape [8], float32, bucket 0, float32 on the wire'" in text
         assert "but absent on worker 1" in text
 
         assert report["right"] == [[[2.0] * 8] * 2]
