@@ -11,6 +11,7 @@ import tensorflow as tf
 from tests.test_all_reduce import distributed
 from tfscale.distribute import _tf_private, strategy
 from tfscale.distribute.all_reduce import Hierarchical2DAllReduce
+from tfscale.distribute.compression import TopK
 from tfscale.distribute.devices import LocalDevices
 from tfscale.distribute.strategy import create_strategy, topology_of
 
@@ -210,3 +211,9 @@ import tensorflow as tf
 assert len(tf.config.list_logical_devices("CPU")) == 3
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_velocity_that_nobody_would_keep_is_refused():
+    operation = Hierarchical2DAllReduce(TopK(0.01, momentum=0.9))
+    with pytest.raises(ValueError, match="momentum=0.9 would be lost"):
+        create_strategy("one_device", cross_device_ops=operation)

@@ -180,6 +180,7 @@ def _one_device_strategy(config, devices, cross_device_ops, *unused_times):
             f"create_strategy('one_device', devices_per_worker={devices.count}): one_device has "
             "one replica; use 'mirrored'"
         )
+    _check_no_velocity(cross_device_ops, "one device has nothing to reduce")
     if cross_device_ops not in (None, "stock"):
         _logger.warning("cross_device_ops is not used: one device has nothing to reduce")
     return tf.distribute.OneDeviceStrategy(devices.names()[0])
@@ -245,6 +246,7 @@ def _tpu_strategy(cross_device_ops):
             f"{', '.join(_TPU_VARIABLES)} is set. On a TPU VM set TPU_NAME=local; elsewhere set "
             "TPU_NAME to the TPU's name or grpc:// address."
         )
+    _check_no_velocity(cross_device_ops, "a TPU reduces gradients by XLA")
     if cross_device_ops not in (None, "stock"):
         _logger.warning("cross_device_ops is not used: a TPU reduces gradients by XLA")
     name = os.environ.get("TPU_NAME", "local")
@@ -256,6 +258,16 @@ def _tpu_strategy(cross_device_ops):
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         raise RuntimeError(f"the TPU {name!r} can't be reached or initialised: {error}") from error
     return tf.distribute.TPUStrategy(resolver)
+
+
+def _check_no_velocity(cross_device_ops, reason):
+    """An all-reduce that is not used cannot keep the momentum that the optimizer leaves to it."""
+    momentum = getattr(getattr(cross_device_ops, "compressor", None), "momentum", 0)
+    if momentum:
+        raise ValueError(
+            f"the compressor's momentum={momentum:g} would be lost: cross_device_ops is not used, "
+            f"since {reason}. Give the momentum to the optimizer, and take a compressor without"
+        )
 
 
 def _checked_operation(cross_device_ops, allowed, kind):
