@@ -246,6 +246,9 @@ def test_overlap_is_computed_from_the_times():
         "exchange_seconds": 6.5,
         "overlapped_seconds": 3.5,
     }
+    # Or when the second one has, if it is of that one's stream.
+    said = [{**bucket, "stream": bucket["bucket"] > 0} for bucket in STEP["buckets"]]
+    assert timeline.sent_spans({**STEP, "buckets": said})[2] == (106.0, 109.0)
     one_by_one = timeline.overlap({**STEP, "streams": 1})
     assert one_by_one["in_flight"] == 1
     assert one_by_one["exchange_seconds"] == 6.5

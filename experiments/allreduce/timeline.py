@@ -73,14 +73,17 @@ def overlap(worker):
 def sent_spans(worker):
     """Returns when each bucket was on its way between the workers.
 
-    A stream sends its buckets one after another: bucket b is under way when it has been summed
-    inside the worker and bucket b - streams has arrived.
+    A stream sends its buckets one after another: a bucket is under way when it has been summed
+    inside the worker and the one before it in its stream has arrived. Where a bucket does not say
+    its ``"stream"``, it is the one with the fewest bytes so far, by which they are chosen.
     """
-    spans = []
+    free, loads, spans = {}, [0] * worker["streams"], []
     for bucket in worker["buckets"]:
-        before = len(spans) - worker["streams"]
-        free = spans[before][1] if before >= 0 else bucket["start"]
-        spans.append((min(max(bucket["start"], free), bucket["end"]), bucket["end"]))
+        stream = bucket.get("stream", loads.index(min(loads)))
+        loads[stream] += bucket["bytes"]
+        start = max(bucket["start"], free.get(stream, 0.0))
+        spans.append((min(start, bucket["end"]), bucket["end"]))
+        free[stream] = bucket["end"]
     return spans
 
 
