@@ -26,6 +26,16 @@ SILENT = (
     "task:1 heartbeat timeout. This indicates that the remote task has failed"
 )
 REFUSED = "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.1:2: refused"
+# Worker 1 was killed; worker 0 hears it itself and from worker 2, which still runs.
+PASSED_ON = (
+    "Collective ops is aborted by: "
+    + CONNECTION.format(what=REFUSED, job="worker", task=1, call="WorkerService/RecvBuf")
+    + "\nThe error could be from a previous operation. Restart your program to reset.\nAdditional "
+    "GRPC error information from remote target /job:worker/replica:0/task:2 while calling "
+    '/tensorflow.WorkerService/RecvBuf:\n:UNKNOWN:Error received from peer {grpc_message:"'
+    "Collective ops is aborted by: failed to connect to all addresses\\nAdditional GRPC error "
+    'information from remote target /job:worker/replica:0/task:1 while calling"}'
+)
 ADDRESSES = ["10.0.0.1:2", "10.0.0.2:2", "10.0.0.3:2"]
 
 
@@ -56,6 +66,7 @@ def unhealthy(*tasks):
             ),
             "worker 2 (10.0.0.3:2) has ended",
         ),
+        (PASSED_ON, "worker 1 (10.0.0.2:2) has ended"),
         ("Input to reshape is a tensor with 12 values", None),
         ("Deadline Exceeded", None),
     ],

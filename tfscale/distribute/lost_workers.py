@@ -8,10 +8,13 @@ import re
 
 from tfscale.cluster import ClusterConfig
 
+# The reason and, on the next line, who was called. A worker that has got such an error passes it
+# on to those who call it: they would name it too if the two lines did not have to be neighbours.
 _UNREACHABLE = re.compile(
-    r"failed to connect|Connection re(set|fused)|Socket closed|Deadline Exceeded|keepalive"
+    r"(?:failed to connect|Connection re(?:set|fused)|Socket closed|Deadline Exceeded)[^\n]*\n"
+    r"[^\n]*remote target /job:(\w+)/replica:0/task:(\d+) while"
 )
-_REMOTE = re.compile(r"remote target /job:(\w+)/replica:0/task:(\d+) while")
+_NO_ANSWER = re.compile(r"Deadline Exceeded\s+RPC: /tensorflow\.CoordinationService/")
 _SILENT = re.compile(r"Task /job:(\w+)/replica:0/task:(\d+) heartbeat timeout")
 _UNHEALTHY = re.compile(r"^\s*/job:(\w+)/replica:0/task:(\d+)\s*$", re.M)
 
@@ -43,12 +46,10 @@ def explain_lost_worker(error):
         )
     if "unhealthy" in text:
         lost = _UNHEALTHY.findall(text)
-    elif _UNREACHABLE.search(text):
-        lost = _REMOTE.findall(text)
-        if not lost and "CoordinationService/" in text:
-            lost = [None]  # What each worker reports to lives in the first one.
+    elif _NO_ANSWER.search(text):
+        lost = [None]  # What each worker reports to lives in the first one.
     else:
-        lost = []
+        lost = _UNREACHABLE.findall(text)
     if not lost:
         return None
     names = ", ".join(dict.fromkeys(_name(*task) if task else _first() for task in lost))
