@@ -8,14 +8,11 @@ instead of making the others hang.
 import hashlib
 import json
 import logging
-import queue
 import threading
 import time
 
-import tensorflow as tf
-
 from tfscale.distribute import _tf_private
-from tfscale.distribute.lost_workers import explain_lost_worker
+from tfscale.distribute.key_value_store import KeyValueStore
 
 _logger = logging.getLogger("tfscale")
 _CHUNK = 1 << 20  # a gRPC message may not exceed 4 MiB
@@ -145,6 +142,7 @@ class _Round:
         self._names = _tf_private.worker_names(strategy)
         self._me = _tf_private.worker_index(strategy)
         self._name = name
+        self._store = KeyValueStore(name, self._names[0])
         self._timeout = timeout_seconds
         self._deadline = time.monotonic() + timeout_seconds
         with _lock:
@@ -155,16 +153,16 @@ class _Round:
 
     def __enter__(self):
         for i, chunk in enumerate(self._chunks):
-            self._ask(_tf_private.put_key, self._key(self._me, i), chunk)
+            self._store.put(self._key(self._me, i), chunk)
         # The header comes last: who sees it can read the rest.
         header = {"chunks": len(self._chunks), "digest": self._digest}
-        self._ask(_tf_private.put_key, self._key(self._me, "header"), json.dumps(header))
+        self._store.put(self._key(self._me, "header"), json.dumps(header))
         return self
 
     def __exit__(self, kind, *unused):
         if kind is None and self._round:
             # Whoever came to this round has read all of the one before.
-            self._ask(_tf_private.delete_key, self._key(self._me, round_=self._round - 1))
+            self._store.delete(self._key(self._me, round_=self._round - 1))
 
     def _key(self, worker, part=None, round_=None):
         round_ = self._round if round_ is None else round_
@@ -178,13 +176,12 @@ class _Round:
         while True:
             for worker in range(len(self._names)):
                 if worker not in found:
-                    text = self._get(self._key(worker, "header"), self._slice())
+                    text = self._store.get(self._key(worker, "header"), self._slice())
                     if text is not None:
                         found[worker] = json.loads(text)
             if len(found) == len(self._names):
                 return [found[worker] for worker in range(len(self._names))]
-            failed = [i for i in self._failed_workers() if i not in found]
-            if failed:
+            if failed := self._failed_workers(found):
                 raise RuntimeError(
                     f"{', '.join(self._names[i] for i in failed)} ended before agreeing on "
                     f"{self._name}, or does not answer any more; look at its log for the reason."
@@ -207,60 +204,22 @@ class _Round:
                     self._timeout,
                 )
 
-    def _failed_workers(self):
-        """The workers that are known to be lost, which only worker 0 asks and tells the others.
+    def _failed_workers(self, found):
+        """Those not in `found` that are lost, which only worker 0 asks and tells the others.
 
         TensorFlow answers from worker 0, without letting go of Python's interpreter lock: a worker
         whose link is cut would stand still for ever.
         """
         key = f"tfscale/{self._name}/{self._round}/failed"
         if self._me:
-            # No answer in time and no such key are the same to TensorFlow; this one is there.
-            mine = self._key(self._me, "header")
-            if self._get(mine, _tf_private.heartbeat_seconds()) is None:
-                raise self._unreachable()
-            return json.loads(self._get(key, 0.001) or "[]")
-        failed = _tf_private.failed_workers(self._strategy)
+            self._store.check(self._key(self._me, "header"))
+            failed = json.loads(self._store.get(key, 0.001) or "[]")
+            return [i for i in failed if i not in found]
+        failed = [i for i in _tf_private.failed_workers(self._strategy) if i not in found]
         if failed:
-            self._ask(_tf_private.put_key, key, json.dumps(failed))
+            self._store.put(key, json.dumps(failed))
             time.sleep(_SECONDS_TO_READ)
         return failed
-
-    def _get(self, key, seconds):
-        return self._ask(_tf_private.get_key, key, seconds, patience=seconds)
-
-    def _ask(self, function, *arguments, patience=0.0):
-        """Calls the key-value store, for some seconds longer than it may rightly take.
-
-        The store lives in worker 0. Where its link is cut, TensorFlow's call never returns, so it
-        gets a thread of its own that is left behind.
-        """
-        answer = queue.SimpleQueue()
-
-        def call():
-            try:
-                answer.put((function(*arguments), None))
-            except Exception as error:
-                answer.put((None, error))
-
-        threading.Thread(target=call, daemon=True).start()
-        try:
-            # By then the heartbeats, too, have found out.
-            result, error = answer.get(timeout=patience + _tf_private.heartbeat_seconds() + 1)
-        except queue.Empty:
-            raise self._unreachable() from None
-        if isinstance(error, tf.errors.OpError):
-            lost = explain_lost_worker(error) or f"{self._names[0]} fails: {error.message}"
-            raise RuntimeError(f"no agreement on {self._name}: {lost}") from error
-        if error is not None:
-            raise error
-        return result
-
-    def _unreachable(self):
-        return RuntimeError(
-            f"{self._names[0]}, through which the workers agree on {self._name}, does not answer "
-            "any more: it has ended or is stopped, or a link is down, its own or this worker's"
-        )
 
     def _slice(self):
         return min(1.0, max(0.01, self._deadline - time.monotonic()))
@@ -269,8 +228,9 @@ class _Round:
         """The value that a worker brought; its header is known, so it is there."""
         parts = []
         for i in range(header["chunks"]):
-            part = self._get(self._key(worker, i), max(5.0, self._slice()))
+            part = self._store.get(self._key(worker, i), max(5.0, self._slice()))
             if part is None:
+                self._store.check(self._key(self._me, "header"))
                 raise TimeoutError(f"{self._names[worker]} withdrew its word on {self._name}")
             parts.append(part)
         return json.loads("".join(parts))
