@@ -122,17 +122,18 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
         """Returns when the buckets of the last step travelled, if `record_timeline` was called.
 
         Returns:
-            list of ``{"bucket": int, "bytes": int, "ready": s, "start": s, "end": s}``, for each
-            plan that was traced one after another: when the bucket's gradients were there on all
-            local devices, when they were summed inside the worker, and when the sum over the
-            workers had come; in seconds since 1970.
+            list of ``{"bucket": int, "stream": int, "bytes": int, "ready": s, "start": s,
+            "end": s}``, for each plan that was traced one after another: when the bucket's
+            gradients were there on all local devices, when they were summed inside the worker,
+            and when the sum over the workers had come; in seconds since 1970.
         """
         rows = []
-        for plan, times in self._exchange.timelines():
+        for plan, streams, times in self._exchange.timelines():
             for number, bucket in enumerate(plan.buckets if times else ()):
-                size = sum(plan.tensors[i].size * plan.tensors[i].itemsize for i in bucket)
-                moments = {name: times[f"{name} {number}"] for name in ("ready", "start", "end")}
-                rows.append({"bucket": number, "bytes": size, **moments})
+                row = {"bucket": number, "stream": streams[number]}
+                row["bytes"] = sum(plan.tensors[i].size * plan.tensors[i].itemsize for i in bucket)
+                row |= {name: times[f"{name} {number}"] for name in ("ready", "start", "end")}
+                rows.append(row)
         return rows
 
     # ------------------------------------------------------------------ adaptive fusion

@@ -62,10 +62,11 @@ class BucketPlan:
 
 
 def plan_buckets(tensors, bucket_bytes):
-    """Fuses tensors into buckets of at most `bucket_bytes`, from the last backwards.
+    """Fuses tensors into buckets of at least `bucket_bytes`, from the last backwards.
 
-    A tensor larger than `bucket_bytes` is a bucket of its own. Dtypes are never mixed, since
-    joining them would need a cast, nor are compressors.
+    A bucket takes tensors until it is full, so none but the last of a kind is smaller: a tensor
+    that does not fit does not leave a message of a few bytes behind. Dtypes are never mixed,
+    since joining them would need a cast, nor are compressors.
 
     Args:
         tensors: sequence of `TensorSpec`.
@@ -94,13 +95,13 @@ def plan_buckets(tensors, bucket_bytes):
             continue
         size = spec.size * spec.itemsize
         kind = (spec.dtype, spec.wire)
-        bucket, filled = filling.get(kind, ([], 0))
-        if bucket and filled + size > bucket_bytes:
-            buckets.append(tuple(bucket))
-            bucket, filled = [], 0
-        filling[kind] = ([*bucket, index], filled + size)
+        bucket, filled = filling.pop(kind, ((), 0))
+        if filled + size < bucket_bytes:
+            filling[kind] = ((*bucket, index), filled + size)
+        else:
+            buckets.append((*bucket, index))
     # What is left over contains the earliest layers, whose gradients come last.
-    buckets.extend(tuple(bucket) for bucket, _ in filling.values())
+    buckets.extend(bucket for bucket, _ in filling.values())
     return BucketPlan(tensors, tuple(buckets), tuple(alone))
 
 

@@ -50,8 +50,8 @@ class Exchange:
         self.state.release()
 
     def timelines(self):
-        """Returns ``(plan, {name: seconds})`` of the last step, for each plan that was traced."""
-        return [(plan, timeline.read()) for plan, timeline in self._timelines.values()]
+        """Returns ``(plan, stream of each bucket, {name: seconds})`` of the last step's plans."""
+        return [(plan, streams, t.read()) for plan, streams, t in self._timelines.values()]
 
     def compressors(self, mesh):
         """Returns the compressors of a step by name; a lone worker has no hop to compress."""
@@ -90,7 +90,7 @@ class Exchange:
                 timeline.mark(f"tensor {i}", value)
         elif self.records_timeline:
             timeline = Timeline()
-            self._timelines[key] = plan, timeline
+            self._timelines[key] = plan, _streams(plan, mesh, compressors), timeline
         results = self._sum(plan, values, mesh, mean, compressors, key, timeline)
         if timeline is not None:
             timeline.store()
@@ -98,15 +98,10 @@ class Exchange:
 
     def _sum(self, plan, values, mesh, mean, compressors, key=None, timeline=None):
         results, memories = [None] * len(values), []
-        loads = [0.0] * max(1, len(mesh.streams))
-        for number, bucket in enumerate(plan.buckets):
+        streams = _streams(plan, mesh, compressors)
+        for number, (bucket, stream) in enumerate(zip(plan.buckets, streams, strict=True)):
             tensors = [values[i] for i in bucket]
             compressor = compressors[plan.tensors[bucket[0]].wire]
-            # By bytes, not in turns: a stream with more to send would end alone, and a lone
-            # stream leaves the link idle between its messages.
-            stream = loads.index(min(loads))
-            elements = sum(plan.tensors[i].size for i in bucket)
-            loads[stream] += elements * compressor.bytes_per_element(mesh.workers)
             memory = mark = None
             if key is not None:
                 layout = fusion.layout_of([plan.tensors[i].size for i in bucket], mesh, compressor)
@@ -188,6 +183,21 @@ def _spec(path, value, wire):
         )
     known = tuple(shape.as_list()) if shape.is_fully_defined() else None
     return buckets.TensorSpec(path, known, dtype.name, dtype.size, wire)
+
+
+def _streams(plan, mesh, compressors):
+    """The stream of each bucket: the one that has the fewest bytes to send so far.
+
+    Not in turns: a stream with more to send would end alone, and a lone stream leaves the link
+    idle between its messages.
+    """
+    loads, streams = [0.0] * max(1, len(mesh.streams)), []
+    for bucket in plan.buckets:
+        elements = sum(plan.tensors[i].size for i in bucket)
+        per_element = compressors[plan.tensors[bucket[0]].wire].bytes_per_element(mesh.workers)
+        streams.append(loads.index(min(loads)))
+        loads[streams[-1]] += elements * per_element
+    return streams
 
 
 def _mark(timeline, bucket, name, tensors):
