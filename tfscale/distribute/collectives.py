@@ -91,29 +91,45 @@ class Grid:
         return self._column.all_reduce(self._row.all_reduce(x))
 
 
-def local_reduce_scatter(tensors, layout, devices):
+def add(tensors):
+    """Returns the sum of tensors of one shape, always in the given order.
+
+    TensorFlow's AddN begins with whichever input it can overwrite at the moment, so that three
+    addends give other last bits from run to run; and its optimizer makes an AddN of any chain of
+    additions. A check of the shape between them keeps it off, and costs nothing.
+    """
+    total = tensors[0]
+    for tensor in tensors[1:]:
+        total = tf.ensure_shape(total + tensor, tensor.shape)
+    return total
+
+
+def local_reduce_scatter(tensors, layout, devices, after=()):
     """Sums tensors over local devices; each device that has a shard keeps its part of the sum.
 
     Args:
         tensors: list with, for each tensor of the bucket, its flattened value on each device.
         layout: `Layout` with one shard for each of the first devices.
         devices: list of device strings.
+        after: what this function returned for the bucket before: its shards are summed first,
+            so that the first bucket can leave before the sums of all buckets are made.
 
     Returns:
         List of ``[layout.length]`` tensors, the i-th on device i.
     """
     shards = []
-    for segments, keeper in zip(layout.shards, devices, strict=False):
-        parts, end = [], 0
-        for segment in segments:
-            if segment.offset > end:
-                parts.append(_zeros(segment.offset - end, tensors, keeper))
-            parts.append(_sum_of_segment(tensors[segment.tensor], segment, devices, keeper))
-            end = segment.offset + segment.size
-        if end < layout.length:
-            parts.append(_zeros(layout.length - end, tensors, keeper))
-        with tf.device(keeper):
-            shards.append(tf.concat(parts, 0) if len(parts) > 1 else parts[0])
+    for i, (segments, keeper) in enumerate(zip(layout.shards, devices, strict=False)):
+        with tf.control_dependencies(after[i : i + 1]):
+            parts, end = [], 0
+            for segment in segments:
+                if segment.offset > end:
+                    parts.append(_zeros(segment.offset - end, tensors, keeper))
+                parts.append(_sum_of_segment(tensors[segment.tensor], segment, devices, keeper))
+                end = segment.offset + segment.size
+            if end < layout.length:
+                parts.append(_zeros(layout.length - end, tensors, keeper))
+            with tf.device(keeper):
+                shards.append(tf.concat(parts, 0) if len(parts) > 1 else parts[0])
     return shards
 
 
@@ -125,7 +141,7 @@ def _sum_of_segment(values, segment, devices, keeper):
                 value = value[segment.start : segment.start + segment.size]
         pieces.append(value)
     with tf.device(keeper):
-        return tf.add_n(pieces) if len(pieces) > 1 else pieces[0]
+        return add(pieces)
 
 
 def _zeros(size, tensors, device):

@@ -97,7 +97,7 @@ class Exchange:
         return results
 
     def _sum(self, plan, values, mesh, mean, compressors, key=None, timeline=None):
-        results, memories = [None] * len(values), []
+        results, memories, order = [None] * len(values), [], []
         streams = _streams(plan, mesh, compressors)
         for number, (bucket, stream) in enumerate(zip(plan.buckets, streams, strict=True)):
             tensors = [values[i] for i in bucket]
@@ -110,7 +110,9 @@ class Exchange:
                 memories += [memory] if memory else []
             if timeline is not None:
                 mark = functools.partial(_mark, timeline, number)
-            reduced = fusion.reduce_bucket(tensors, mesh, mean, compressor, stream, memory, mark)
+            reduced = fusion.reduce_bucket(
+                tensors, mesh, mean, compressor, stream, memory, mark, order
+            )
             for i, result in zip(bucket, reduced, strict=True):
                 results[i] = result
         for i in plan.alone:

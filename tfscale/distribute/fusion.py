@@ -58,7 +58,7 @@ def layout_of(sizes, mesh, compressor):
     return layout.lay_out(sizes, columns, quantum)
 
 
-def reduce_bucket(values, mesh, mean, compressor, stream=0, memory=None, mark=None):
+def reduce_bucket(values, mesh, mean, compressor, stream=0, memory=None, mark=None, order=None):
     """Sums tensors of one dtype and known shapes over all replicas, as one message.
 
     Args:
@@ -69,6 +69,8 @@ def reduce_bucket(values, mesh, mean, compressor, stream=0, memory=None, mark=No
         stream: `int`, which of the mesh's streams to use.
         memory: the `BucketMemory` of a compressor with state; else None.
         mark: function of ``(name, tensors)`` that notes when tensors are there; None for none.
+        order: list that holds the local shards of the bucket that is to go first, and gets this
+            bucket's; None where there is no order.
 
     Returns:
         List with, for each value, the list of its results, one on each local device.
@@ -86,7 +88,9 @@ def reduce_bucket(values, mesh, mean, compressor, stream=0, memory=None, mark=No
             with tf.device(device):
                 flat[-1].append(tf.cast(tf.reshape(tensor, [-1]), sum_dtype))
     mark("ready", [tensor for tensors in flat for tensor in tensors])
-    shards = collectives.local_reduce_scatter(flat, bucket, mesh.devices)
+    shards = collectives.local_reduce_scatter(flat, bucket, mesh.devices, order or ())
+    if order is not None:
+        order[: len(shards)] = shards
     mark("start", shards)
     if bucket.length:
         cross = _cross(mesh, stream, dtype, mean, compressor, memory)
@@ -112,7 +116,7 @@ def reduce_unshaped(value, mesh, mean):
     dtype = value[0].dtype
     cross = _cross(mesh, 0, dtype, mean, None, None)
     with tf.device(mesh.devices[0]):
-        total = tf.add_n([tf.cast(v, _SUM_DTYPE.get(dtype, dtype)) for v in value])
+        total = collectives.add([tf.cast(v, _SUM_DTYPE.get(dtype, dtype)) for v in value])
     (total,) = collectives.in_each_column(cross, [total], mesh.devices)
     results = []
     for device in mesh.devices:

@@ -86,6 +86,8 @@ class TopK(protocol.Uncompressed):
         n = x.shape[0]
         k = max(1, round(self.ratio * n))
         given = self.momentum * state[1] + x if self.momentum else x
+        # Keeps TensorFlow from making one sum of both additions, in an order of its own.
+        given = tf.ensure_shape(given, x.shape)
         y = given + state[0] if self.slots else given
         if group.size == 1 or k * group.size >= n:
             return self._whole(y, given, group)
