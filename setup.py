@@ -30,6 +30,7 @@ setup(
         "quickstart": ["scikit-learn>=1.3"],
         "official": ["tf-models-official>=2.20,<2.21"],
         "addons": ['tensorflow-addons>=0.23,<0.24; python_version<"3.12"'],
+        "plots": ["matplotlib>=3.7"],
         "tune": ["optuna>=3.5"],
         "test": [
             "pillow>=10",

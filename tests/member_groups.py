@@ -25,6 +25,9 @@ class MemberGroup:
         self.bytes_sent += (self.size - 1) * _bytes(x)  # each part is passed on by all but one
         return tf.concat(self._exchange(x), 0)
 
+    def exchange(self, x):
+        return self.all_gather(x)  # as many bytes, straight to each
+
     def all_to_all(self, x):
         assert x.shape[0] == self.size
         self.bytes_sent += (self.size - 1) / self.size * _bytes(x)
@@ -64,6 +67,9 @@ class EchoGroup:
 
     def all_gather(self, x):
         return tf.concat([x] * self.size, 0)
+
+    def exchange(self, x):
+        return self.all_gather(x)
 
     def all_to_all(self, x):
         return tf.stack([x[self.rank]] * self.size)

@@ -68,6 +68,7 @@ ARROWS = {
         "distribute.compression",
         "distribute.exchange",
         "distribute.fusion",
+        "distribute.lost_workers",
     },
     "distribute.devices": {"distribute._tf_private"},
     "distribute.strategy": {

@@ -68,7 +68,7 @@ def test_names_and_errors():
     assert compression.compressor(None).name == "none"
     assert compression.compressor("float32").name == "none"
     assert compression.compressor("bfloat16").name == "bfloat16"
-    assert compression.compressor("bfloat16", "bfloat16").name == "bfloat16 sums"
+    assert compression.compressor("bfloat16", "bfloat16").name == "bfloat16, sums in bfloat16"
     own = compression.Float16()
     assert compression.compressor(own) is own
     with pytest.raises(ValueError, match="unknown compression 'fp8'"):

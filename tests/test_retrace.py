@@ -35,6 +35,9 @@ class Operation(tf.distribute.ReductionToOneDevice):
             return True
         return False
 
+    def explain(self, error):
+        return "worker 1 is lost" if "a lost worker" in str(error) else None
+
     def batch_reduce_implementation(self, *args, **kwargs):
         if not tf.executing_eagerly():
             self.traces.append(self.generation)
@@ -268,3 +271,23 @@ def test_momentum_that_begins_within_fit_is_refused_there(strategy, operation):
         optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
     with pytest.raises(ValueError, match="twice"):
         fit(build(strategy, optimizer), callbacks=[Begin()])
+
+
+def test_the_error_of_a_lost_worker_is_put_in_words(strategy, operation):
+    model = build(strategy)
+    fit(model)
+    step = model.train_function
+
+    def failing(text):
+        def function(iterator):
+            raise tf.errors.UnavailableError(None, None, text)
+
+        return function
+
+    step._function = failing("a lost worker")
+    with pytest.raises(RuntimeError, match="worker 1 is lost") as caught:
+        fit(model)
+    assert isinstance(caught.value.__cause__, tf.errors.UnavailableError)
+    step._function = failing("something else")
+    with pytest.raises(tf.errors.UnavailableError):
+        fit(model)

@@ -9,6 +9,7 @@ import functools
 import logging
 import weakref
 
+import tensorflow as tf
 from tf_keras.src.engine import training
 
 from tfscale._keras.choice import keras
@@ -30,7 +31,8 @@ def install(strategy, operation):
             * `generation`: int; a step that was traced under another one is traced again,
             * `compressor.momentum`: float; above 0 the optimizer must have none of its own,
             * `wants_measurement`: bool; while True, `after_step(strategy)` is called after each
-              execution of the step, and returns True where the step is to be traced again.
+              execution of the step, and returns True where the step is to be traced again,
+            * `explain(error)`: what to say in place of a TensorFlow error, or None.
 
             Anything without a `generation`, and None, is left alone.
     """
@@ -101,7 +103,13 @@ class _Step:
         if self.generation not in (None, operation.generation):
             self._rebuild()
         self.generation = operation.generation
-        logs = self._function(iterator)
+        try:
+            logs = self._function(iterator)
+        except tf.errors.OpError as error:
+            text = operation.explain(error)
+            if text is None:
+                raise
+            raise RuntimeError(text) from error
         if operation.wants_measurement and operation.after_step(self._model().distribute_strategy):
             self.generation = _STALE
         return logs

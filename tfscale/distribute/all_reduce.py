@@ -1,6 +1,13 @@
 """`Hierarchical2DAllReduce`: gradients summed in buckets over a grid of workers x devices."""
 
-from tfscale.distribute import _tf_private, adaptive, agreement, collectives, fusion
+from tfscale.distribute import (
+    _tf_private,
+    adaptive,
+    agreement,
+    collectives,
+    fusion,
+    lost_workers,
+)
 from tfscale.distribute.compression.choice import compressor as compressor_of
 from tfscale.distribute.exchange import Exchange
 
@@ -41,7 +48,8 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
         worker_grid: None (default) for one ring of workers, or ``(rows, columns)`` with
             ``rows * columns`` workers in row-major order: reduce-scatter along the row,
             all-reduce along the column, all-gather along the row (2-D torus).
-        accumulate_dtype: ``"float32"`` (default), or the wire dtype's name to sum in it.
+        accumulate_dtype: what half precision is summed in: ``"float32"``, the wire dtype's name,
+            or None (default): float32, but bfloat16 for bfloat16 between at most eight workers.
 
     Raises:
         ValueError: for an argument out of range.
@@ -62,7 +70,7 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
         bucket_bytes=4 << 20,
         streams=2,
         worker_grid=None,
-        accumulate_dtype="float32",
+        accumulate_dtype=None,
     ):
         super().__init__()
         if bucket_bytes != adaptive.ADAPTIVE and not _is_positive_int(bucket_bytes):
@@ -88,7 +96,7 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
         """What compression holds back on this worker: `error_feedback.CompressionState`."""
         return self._exchange.state
 
-    def set_compression(self, compression, accumulate_dtype="float32"):
+    def set_compression(self, compression, accumulate_dtype=None):
         """Changes the compression from the next traced step on; every worker has to.
 
         What the compression before held back is carried over: into the new one's residuals, or,
@@ -224,6 +232,10 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
             return self._exchange.reduce(values, mesh, mean, names, sparse, agree)
 
         return _tf_private.ClusterCrossDeviceOps(strategy, reduce_tensors, owner=self)
+
+    def explain(self, error):
+        """Returns which worker was lost, if that is what a TensorFlow error means; else None."""
+        return lost_workers.explain_lost_worker(error)
 
     def check_workers(self, workers):
         """Raises ValueError unless `worker_grid` has as many cells as there are workers."""

@@ -111,15 +111,14 @@ def local_reduce_scatter(tensors, layout, devices, after=()):
         tensors: list with, for each tensor of the bucket, its flattened value on each device.
         layout: `Layout` with one shard for each of the first devices.
         devices: list of device strings.
-        after: what this function returned for the bucket before: its shards are summed first,
-            so that the first bucket can leave before the sums of all buckets are made.
+        after: for each shard the tensors to wait for, although they are not needed.
 
     Returns:
         List of ``[layout.length]`` tensors, the i-th on device i.
     """
     shards = []
     for i, (segments, keeper) in enumerate(zip(layout.shards, devices, strict=False)):
-        with tf.control_dependencies(after[i : i + 1]):
+        with tf.control_dependencies(after[i] if i < len(after) else []):
             parts, end = [], 0
             for segment in segments:
                 if segment.offset > end:

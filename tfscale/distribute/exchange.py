@@ -97,7 +97,8 @@ class Exchange:
         return results
 
     def _sum(self, plan, values, mesh, mean, compressors, key=None, timeline=None):
-        results, memories, order = [None] * len(values), [], []
+        results, memories = [None] * len(values), []
+        order = fusion.SendingOrder(lead=2 * max(1, len(mesh.streams)))
         streams = _streams(plan, mesh, compressors)
         for number, (bucket, stream) in enumerate(zip(plan.buckets, streams, strict=True)):
             tensors = [values[i] for i in bucket]

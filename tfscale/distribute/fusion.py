@@ -43,6 +43,33 @@ class Mesh:
         return self.workers * len(self.devices)
 
 
+class SendingOrder:
+    """Keeps the buckets of a step from running ahead of each other.
+
+    All that is ready may run, so the sums of late buckets would take the processor from the first
+    one, which the network waits for. A bucket is therefore summed inside the worker after the one
+    before it, and not before the network is done with the one that is `lead` buckets earlier.
+
+    Args:
+        lead: `int`, buckets that may be prepared or under way at the same time.
+    """
+
+    def __init__(self, lead):
+        self._lead = lead
+        self._summed, self._exchanged = (), []
+
+    def before_next(self):
+        """Returns, for each column, the tensors that the next bucket's sum has to wait for."""
+        done = self._exchanged[-self._lead] if len(self._exchanged) >= self._lead else ()
+        columns = max(len(self._summed), len(done))
+        return [[*self._summed[i : i + 1], *done[i : i + 1]] for i in range(columns)]
+
+    def add(self, summed, exchanged):
+        """Notes a bucket: its shards inside the worker, and their sums over the workers."""
+        self._summed = tuple(summed)
+        self._exchanged.append(tuple(exchanged))
+
+
 def layout_of(sizes, mesh, compressor):
     """Returns the `Layout` of a bucket: a shard for each local device, or one if it is small.
 
@@ -69,8 +96,7 @@ def reduce_bucket(values, mesh, mean, compressor, stream=0, memory=None, mark=No
         stream: `int`, which of the mesh's streams to use.
         memory: the `BucketMemory` of a compressor with state; else None.
         mark: function of ``(name, tensors)`` that notes when tensors are there; None for none.
-        order: list that holds the local shards of the bucket that is to go first, and gets this
-            bucket's; None where there is no order.
+        order: `SendingOrder` of the step's buckets; None where there is no order.
 
     Returns:
         List with, for each value, the list of its results, one on each local device.
@@ -88,14 +114,16 @@ def reduce_bucket(values, mesh, mean, compressor, stream=0, memory=None, mark=No
             with tf.device(device):
                 flat[-1].append(tf.cast(tf.reshape(tensor, [-1]), sum_dtype))
     mark("ready", [tensor for tensors in flat for tensor in tensors])
-    shards = collectives.local_reduce_scatter(flat, bucket, mesh.devices, order or ())
-    if order is not None:
-        order[: len(shards)] = shards
+    after = order.before_next() if order is not None else ()
+    shards = collectives.local_reduce_scatter(flat, bucket, mesh.devices, after)
+    summed = shards
     mark("start", shards)
     if bucket.length:
         cross = _cross(mesh, stream, dtype, mean, compressor, memory)
         shards = collectives.in_each_column(cross, shards, mesh.devices)
     mark("end", shards)
+    if order is not None:
+        order.add(summed, shards)
     result_dtype, results = _result_dtype(dtype, mean), []
     for tensors, shape in zip(
         collectives.local_all_gather(shards, bucket, mesh.devices), shapes, strict=True

@@ -32,7 +32,7 @@ def explain_lost_worker(error):
 
     Example:
         >>> try:
-        ...     model.fit(dataset)
+        ...     strategy.run(step)  # `fit` says it by itself
         ... except tf.errors.OpError as error:
         ...     raise SystemExit(explain_lost_worker(error) or error)
         worker 1 (10.0.0.2:2222) has ended or does not answer any more, so ...

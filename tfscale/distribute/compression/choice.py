@@ -8,14 +8,14 @@ _PROTOCOL = ("all_reduce", "block", "bytes_per_element", "lossy", "name", "slots
 _CHOICES = "None, 'bfloat16', 'float16', 'int8', 'topk'"
 
 
-def compressor(compression, accumulate_dtype="float32"):
+def compressor(compression, accumulate_dtype=None):
     """Returns the compressor that a user's argument names.
 
     Args:
         compression: None, ``"none"`` or ``"float32"`` for none; ``"bfloat16"``; ``"float16"``;
             ``"int8"`` for ``Int8()``; ``"topk"`` for ``TopK(ratio=0.01)``; or an object with the
             methods of `Uncompressed`.
-        accumulate_dtype: ``"float32"``, or the wire dtype's name with half precision.
+        accumulate_dtype: None, ``"float32"``, or the wire dtype's name with half precision.
 
     Raises:
         ValueError: for any other name.
@@ -45,7 +45,7 @@ def compressor(compression, accumulate_dtype="float32"):
 
 
 def _check_float32(accumulate_dtype, reason):
-    if accumulate_dtype != "float32":
+    if accumulate_dtype not in (None, "float32"):
         raise ValueError(
             f"accumulate_dtype {accumulate_dtype!r} needs a compression of that dtype; {reason}"
         )

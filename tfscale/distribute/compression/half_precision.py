@@ -10,10 +10,11 @@ class _HalfPrecision(protocol.Uncompressed):
 
     With float32 sums a vector is exchanged by all-to-all, summed, and gathered again: two
     roundings per element, and as many bytes as a ring in the wire dtype. With sums in the wire
-    dtype it is one ring, whose rounding error grows with the number of workers.
+    dtype it is one ring, which rounds once for each worker, but loads every connection evenly and
+    so fills a slow link better.
 
     Args:
-        accumulate_dtype: ``"float32"``, or the wire dtype's own name.
+        accumulate_dtype: None for the default, ``"float32"``, or the wire dtype's own name.
 
     Raises:
         ValueError: for another `accumulate_dtype`.
@@ -22,16 +23,24 @@ class _HalfPrecision(protocol.Uncompressed):
     dtype = None
     block = 2  # two values to a 32-bit word
     lossy = True
+    # Groups up to this size sum in the wire dtype where no `accumulate_dtype` is given.
+    narrow_up_to = 1
 
-    def __init__(self, accumulate_dtype="float32"):
+    def __init__(self, accumulate_dtype=None):
         super().__init__()
-        if accumulate_dtype not in ("float32", self.dtype.name):
+        if accumulate_dtype not in (None, "float32", self.dtype.name):
             raise ValueError(
-                f"accumulate_dtype must be 'float32' or the wire dtype {self.dtype.name!r}, "
+                f"accumulate_dtype must be None, 'float32' or the wire dtype {self.dtype.name!r}, "
                 f"got {accumulate_dtype!r}"
             )
-        self._float32_sums = accumulate_dtype == "float32"
-        self.name = self.dtype.name + ("" if self._float32_sums else " sums")
+        self._accumulate_dtype = accumulate_dtype
+        self.name = self.dtype.name + (f", sums in {accumulate_dtype}" if accumulate_dtype else "")
+
+    def sums_in_float32(self, workers):
+        """Whether a group of that many workers adds up in float32."""
+        if self._accumulate_dtype is None:
+            return workers > self.narrow_up_to
+        return self._accumulate_dtype == "float32"
 
     def encode(self, x):
         """Returns ``x`` (float32 ``[rows, m]``, m even) as 32-bit words, ``[rows, words]``."""
@@ -50,7 +59,7 @@ class _HalfPrecision(protocol.Uncompressed):
     def all_reduce(self, x, group, state=()):
         if group.size == 1:
             total = tf.identity(x)
-        elif self._float32_sums:
+        elif self.sums_in_float32(group.size):
             total = self.all_gather(self.reduce_scatter(x, group), group)
         else:
             total = tf.cast(group.all_reduce(tf.cast(x, self.dtype)), x.dtype)
@@ -60,7 +69,7 @@ class _HalfPrecision(protocol.Uncompressed):
         if group.size == 1:
             return tf.identity(x)
         rows = tf.reshape(x, [group.size, -1])
-        if not self._float32_sums:
+        if not self.sums_in_float32(group.size):
             received = group.all_to_all(tf.cast(rows, self.dtype))
             return tf.cast(tf.reduce_sum(received, 0), tf.float32)
         return tf.reduce_sum(self.decode(group.all_to_all(self.encode(rows))), 0)
@@ -69,7 +78,7 @@ class _HalfPrecision(protocol.Uncompressed):
         if group.size == 1:
             return tf.identity(x)
         # As words: the gather kernel takes neither bfloat16 nor bytes.
-        gathered = group.all_gather(self.encode(x[tf.newaxis]))
+        gathered = group.exchange(self.encode(x[tf.newaxis]))
         return tf.reshape(self.decode(gathered), [-1])
 
 
@@ -77,7 +86,9 @@ class BFloat16(_HalfPrecision):
     """bfloat16 on the wire: the range of float32, 8 bits of mantissa (relative error 2^-9).
 
     Args:
-        accumulate_dtype: ``"float32"`` (default) or ``"bfloat16"``.
+        accumulate_dtype: ``"float32"``, ``"bfloat16"``, or None (default): bfloat16 up to eight
+            workers, where its error is hardly larger (at four workers 3e-3 of the sum's norm,
+            against 2.4e-3), and float32 above.
 
     Example:
         >>> BFloat16().bytes_per_element(workers=4)
@@ -85,6 +96,7 @@ class BFloat16(_HalfPrecision):
     """
 
     dtype = tf.bfloat16
+    narrow_up_to = 8
 
 
 class Float16(_HalfPrecision):
@@ -96,7 +108,7 @@ class Float16(_HalfPrecision):
     With float16 sums there is no such factor: a sum beyond 65504 becomes infinite.
 
     Args:
-        accumulate_dtype: ``"float32"`` (default) or ``"float16"``.
+        accumulate_dtype: None or ``"float32"`` (default), or ``"float16"``.
 
     Example:
         >>> Float16("float16").name

@@ -94,7 +94,7 @@ class TopK(protocol.Uncompressed):
         sent = selection.largest_magnitudes(y, k)
         values = tf.gather(y, sent)
         message = tf.concat([values, tf.bitcast(sent, tf.float32)], 0)
-        messages = tf.reshape(group.all_gather(message), [group.size, 2, k])
+        messages = tf.reshape(group.exchange(message), [group.size, 2, k])
         values, positions = messages[:, 0], tf.bitcast(messages[:, 1], tf.int32)
         on_gpu = "GPU" in y.device.upper()
         total = (sum_by_member if on_gpu else sum_at_once)(values, positions, n)
