@@ -285,9 +285,8 @@ def test_the_error_of_a_lost_worker_is_put_in_words(strategy, operation):
         return function
 
     step._function = failing("a lost worker")
-    with pytest.raises(RuntimeError, match="worker 1 is lost") as caught:
+    with pytest.raises(RuntimeError, match="worker 1 is lost"):
         fit(model)
-    assert isinstance(caught.value.__cause__, tf.errors.UnavailableError)
     step._function = failing("something else")
     with pytest.raises(tf.errors.UnavailableError):
         fit(model)
