@@ -131,7 +131,7 @@ def test_methods_are_written_as_in_the_benchmark():
 def test_calibration_predicts_what_it_has_not_seen(calibrated, tmp_path):
     file, report = calibrated
     assert any("no proof" in line for line in report)
-    assert "left at their defaults: float16" in report[-1]
+    assert "left at their defaults: step_seconds, float16" in report[-1]
     unseen = [
         write(tmp_path / "c.json", rows_of(2, 4, "100mbit", 1e8)),
         write(tmp_path / "d.json", rows_of(8, 1, "500mbit", 5e8)),

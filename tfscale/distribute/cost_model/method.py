@@ -7,6 +7,8 @@ ALGORITHMS = ("ring", "tree", "2d", "grid")
 COMPRESSIONS = (None, "bfloat16", "float16", "int8", "topk")
 # One float32 scale for this many int8 values.
 INT8_BLOCK = 256
+# So many workers sum bfloat16 as it is, in a ring.
+BFLOAT16_RING_UP_TO = 8
 # Top-k leaves smaller tensors as they are.
 TOP_K_MIN_BYTES = 4 * 4096
 
@@ -26,10 +28,11 @@ class Method:
 
     Bytes are in units of the bucket's. ``ring`` is TensorFlow's own; ``tree`` a pair of binary
     trees that carry half of the bucket each. Compression applies between workers: halves and
-    int8 travel by one all-to-all and one gather, N steps, at 1/2 and (1 + 4 / 256) / 4 of the
-    bytes; top-k by a gather alone, N - 1 steps and ``2 ratio (N - 1)``, which grows with N until
-    it is no less than float32's. Tensors of fewer than 4096 elements are not sparsified. On a
-    grid halves compress rows and columns, int8 and top-k the columns only.
+    int8 travel by an all-to-all and a direct exchange, 2 steps, at 1/2 and (1 + 4 / 256) / 4 of
+    the bytes (bfloat16 between at most eight workers by a ring); top-k by a direct exchange
+    alone, 1 step and ``2 ratio (N - 1)``, which grows with N until it is no less than float32's.
+    Tensors of fewer than 4096 elements are not sparsified. On a grid halves compress rows and
+    columns, int8 and top-k the columns only.
 
     Args:
         algorithm: one of the above. Defaults to ``"2d"``.
@@ -82,10 +85,12 @@ class Method:
                 f"{self.algorithm!r}"
             )
 
-    @property
-    def rounds_with_work_between(self):
+    def has_work_between_rounds(self, cluster):
         """Whether a worker has to sum between two messages of one bucket."""
-        return self.algorithm == "grid" or self.compression in ("bfloat16", "float16", "int8")
+        by_two_exchanges = self.compression in ("bfloat16", "float16", "int8")
+        return self.algorithm == "grid" or (
+            by_two_exchanges and not self._travels_by_ring(cluster.workers)
+        )
 
     def sent_share(self, cluster):
         """Returns the bytes that a worker sends over its link per float32 byte of a bucket."""
@@ -124,15 +129,20 @@ class Method:
         if self.algorithm == "2d":
             return self._column_steps(workers)
         rows, columns = self.grid_of(cluster)
-        # An all-to-all and a gather along the row; between them the column.
-        return (columns if columns > 1 else 0) + self._column_steps(rows)
+        # An all-to-all and a gather along the row, or a direct exchange; between them the column.
+        along_row = 2 if self.compression in ("bfloat16", "float16") else columns
+        return (along_row if columns > 1 else 0) + self._column_steps(rows)
 
     def _column_steps(self, workers):
         if workers == 1:
             return 0
-        if self.compression is None or self._travels_whole(workers):
+        if self._travels_by_ring(workers):
             return 2 * (workers - 1)
-        return workers - 1 if self.compression == "topk" else workers
+        return 1 if self.compression == "topk" else 2
+
+    def _travels_by_ring(self, workers):
+        narrow_sums = self.compression == "bfloat16" and workers <= BFLOAT16_RING_UP_TO
+        return self.compression is None or narrow_sums or self._travels_whole(workers)
 
     def _travels_whole(self, workers):
         return self.compression == "topk" and self.ratio * workers >= 1

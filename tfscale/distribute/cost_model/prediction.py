@@ -151,9 +151,9 @@ def plan_buckets(cluster, method, sizes, ready, costs):
 
 
 def _fill(sizes, limit):
-    buckets, filled = [], math.inf
+    buckets, filled = [], 0
     for i, size in enumerate(sizes):
-        if not buckets or filled + size > limit:
+        if not buckets or filled >= limit:
             buckets.append([])
             filled = 0
         buckets[-1].append(i)
@@ -175,7 +175,8 @@ def _stages(cluster, method, size, costs):
     each = costs.ring if method.algorithm == "ring" else costs.local
     local = each * size * cluster.devices_per_worker * cluster.contention
     work = costs.compression(method.compression) * size * cluster.contention
-    split = _SPLIT_AROUND_TWO_ROUNDS if method.rounds_with_work_between else _SPLIT_AROUND_ONE_ROUND
+    two_rounds = method.has_work_between_rounds(cluster)
+    split = _SPLIT_AROUND_TWO_ROUNDS if two_rounds else _SPLIT_AROUND_ONE_ROUND
     # Waking up for a step costs more where the cores are busy with other workers.
     step = cluster.latency_seconds + costs.step_seconds * max(1.0, cluster.contention)
     return _Stages(
