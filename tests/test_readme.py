@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ def test_the_example_trains_on_two_workers_and_resumes(tmp_path):
     images = rng.integers(0, 90, (128, 32, 32, 3)) + 160 * labels[:, None, None, None]
     examples = zip(images.astype(np.uint8), labels, strict=True)
     prepare_arrays(examples, str(tmp_path / "records"), "train", ["dark", "light"])
-    (example,) = code_blocks("python")
+    example = code_blocks("python")[0]
     assert len(example.strip().splitlines()) <= 18
     (tmp_path / "my_training.py").write_text(example)
     launch = [sys.executable, "-m", "launch.local", "--workers=2", "my_training.py"]
@@ -39,6 +40,20 @@ def test_the_example_trains_on_two_workers_and_resumes(tmp_path):
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         steps = sorted(p.name for p in (tmp_path / "checkpoints").glob("step-*"))
         assert steps[-1] == "step-00000006", steps
+
+
+def test_the_example_of_compression_is_valid():
+    import tfscale
+
+    (example,) = code_blocks("python")[1:]
+    fitted = []
+    names = {"tfscale": tfscale, "images": None, "resume": None}
+    names["model"] = types.SimpleNamespace(fit=lambda *args, **kwargs: fitted.append(kwargs))
+    exec(example, names)
+    (schedule, _) = fitted[0]["callbacks"]
+    assert list(schedule.phases) == [0, 1, 2, 3, 4, 13]
+    assert schedule.phases[4].startswith("topk ratio 0.01 ")
+    assert [round(100 * ratio) for ratio in names["ratios"]] == [25, 11, 5, 2, 1]
 
 
 def test_the_table_names_what_exists():
