@@ -179,9 +179,7 @@ def check_adaptive():
 
 def check_all(settings):
     facts = check_conservation(settings)
-    for compression in ("bfloat16", "float16", "int8", "topk", TopK(0.05, momentum=0.9)):
-        if compression in ("bfloat16", "float16"):
-            continue  # Without a state; communication_workers covers them.
+    for compression in ("int8", "topk", TopK(0.05, momentum=0.9)):
         check_overflow(compression)
     check_momentum()
     return facts, check_adaptive()

@@ -12,7 +12,7 @@ STEPS = 3
 def compressors():
     """The compressors under test, by name."""
     all_of_them = (
-        compression.BFloat16(),
+        compression.BFloat16("float32"),  # the narrow ring adds in another order than threads
         compression.Float16(),
         compression.Int8(),
         compression.TopK(0.02),

@@ -140,7 +140,10 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
             for number, bucket in enumerate(plan.buckets if times else ()):
                 row = {"bucket": number, "stream": streams[number]}
                 row["bytes"] = sum(plan.tensors[i].size * plan.tensors[i].itemsize for i in bucket)
-                row |= {name: times[f"{name} {number}"] for name in ("ready", "start", "end")}
+                # On a busy host a moment may be noted late, never early: so not after the next one.
+                end = times[f"end {number}"]
+                start = min(times[f"start {number}"], end)
+                row |= {"ready": min(times[f"ready {number}"], start), "start": start, "end": end}
                 rows.append(row)
         return rows
 
