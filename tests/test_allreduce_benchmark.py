@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from experiments.allreduce import benchmark, claims, methods, results, shapes, timeline, workers
-from experiments.allreduce.lab import Lab
-from experiments.allreduce.network_commands import LabError
+from tests.network_lab import real_lab
 from tfscale.distribute import compression
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -358,18 +357,6 @@ def test_a_failing_worker_ends_the_benchmark_with_its_words(tmp_path, monkeypatc
 
 
 # ---------------------------------------------------------------------- on a real lab
-
-
-def why_no_lab():
-    try:
-        with Lab(1, "100mbit", notify=lambda line: None):
-            return None
-    except LabError as error:
-        return str(error)
-
-
-NO_LAB = why_no_lab()
-real_lab = pytest.mark.skipif(NO_LAB is not None, reason=f"no network lab here: {NO_LAB}")
 
 
 def run_benchmark(*arguments):

@@ -12,6 +12,7 @@ import pytest
 from experiments.allreduce import claims, iperf, lab, lab_command, network_commands, rates
 from experiments.allreduce.lab import Lab
 from experiments.allreduce.network_commands import LabError
+from tests.network_lab import real_lab
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -136,19 +137,6 @@ def test_the_command_reports_in_one_line(monkeypatch, capsys):
 
 
 # ---------------------------------------------------------------------- on a real lab
-
-
-def why_no_lab():
-    """Why this machine cannot have a lab, or None."""
-    try:
-        with Lab(1, "100mbit", notify=lambda line: None):
-            return None
-    except LabError as error:
-        return str(error)
-
-
-NO_LAB = why_no_lab()
-real_lab = pytest.mark.skipif(NO_LAB is not None, reason=f"no network lab here: {NO_LAB}")
 
 
 def namespaces(number):

@@ -96,14 +96,19 @@ def table(rows):
         line.append(_number(row["link_share"], ".1%"))
         line.append(_number(row["cpu_seconds"], ".2f"))
         lines.append(line)
-    widths = [max(len(line[i]) for line in lines) for i in range(len(headers))]
-    text = []
-    for line in lines:
-        cells = [line[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
-        text.append("  ".join(cells))
-    text.insert(1, "-" * len(text[0]))
-    return "\n".join(text)
+    return aligned(lines)
+
+
+def aligned(cells):
+    """Returns rows of cells as lines: the first column to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    lines = []
+    for row in cells:
+        first = row[0].ljust(widths[0])
+        rest = (c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))
+        lines.append("  ".join([first, *rest]).rstrip())
+    lines.insert(1, "-" * max(map(len, lines)))
+    return "\n".join(lines)
 
 
 def plot(path, rows, title):

@@ -4,18 +4,13 @@ import dataclasses
 import json
 from pathlib import Path
 
-from experiments.simulate.measurements import read_measurements
+from experiments.simulate.measurements import read_runs
 from tfscale.distribute.cost_model import Costs, calibrate
 
 
 def write_calibration(path, runs, cores=None):
     """Fits the constants to benchmark files and writes them; returns the report's lines."""
-    measurements, report = [], []
-    for run in runs:
-        found, left_out = read_measurements(run, cores)
-        measurements += found
-        if left_out:
-            report.append(f"{run}: left out {', '.join(left_out)}: not methods of the model")
+    measurements, report = read_runs(runs, cores)
     fitted = calibrate(measurements)
     lines = comparison(measurements, [1 + error for error in fitted.errors])
     report += ["fit (the constants were chosen for these rows, so this is no proof):", *lines]

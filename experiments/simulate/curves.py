@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from experiments.simulate.scaling import aligned
+from experiments.allreduce.results import aligned
 
 SIDES = (2, 4, 8, 16, 32, 64)
 

@@ -16,6 +16,20 @@ NO_EXCHANGE = "no exchange"
 _FILE_NAME = re.compile(r"(\d+)x(\d+)-(\w+)$")
 
 
+def read_runs(paths, cores=None):
+    """Returns ``(measurements, lines about rows left out)`` of several files.
+
+    Arguments and errors are those of `read_measurements`.
+    """
+    measurements, lines = [], []
+    for path in paths:
+        found, left_out = read_measurements(path, cores)
+        measurements += found
+        if left_out:
+            lines.append(f"{path}: left out {', '.join(left_out)}: not methods of the model")
+    return measurements, lines
+
+
 def read_measurements(path, cores=None):
     """Returns ``(measurements, names of rows left out)`` of one file.
 

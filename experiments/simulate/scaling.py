@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+from experiments.allreduce.results import aligned
 from experiments.simulate.methods import method_of
 from tfscale.distribute.cost_model import predict
 
@@ -103,18 +104,6 @@ def table(rows):
             )
         )
     return aligned(cells)
-
-
-def aligned(cells):
-    """Returns rows of cells as lines: the first column to the left, the others to the right."""
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    lines = []
-    for row in cells:
-        first = row[0].ljust(widths[0])
-        rest = (c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))
-        lines.append("  ".join([first, *rest]).rstrip())
-    lines.insert(1, "-" * max(map(len, lines)))
-    return "\n".join(lines)
 
 
 def _seconds(value):

@@ -1,19 +1,14 @@
 """Predicted against measured, on runs that the constants have not seen."""
 
 from experiments.simulate.calibration_files import comparison
-from experiments.simulate.measurements import read_measurements
+from experiments.simulate.measurements import read_runs
 
 TOLERANCE = 0.10
 
 
 def validate(runs, costs, cores=None):
     """Returns ``(lines, whether every row is within the tolerance, rows for JSON)``."""
-    measurements, lines = [], []
-    for run in runs:
-        found, left_out = read_measurements(run, cores)
-        measurements += found
-        if left_out:
-            lines.append(f"{run}: left out {', '.join(left_out)}: not methods of the model")
+    measurements, lines = read_runs(runs, cores)
     ratios = [m.predicted(costs)[0] / m.seconds for m in measurements]
     lines += comparison(measurements, ratios)
     within = sum(abs(ratio - 1) <= TOLERANCE for ratio in ratios)

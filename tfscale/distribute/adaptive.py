@@ -6,18 +6,16 @@ plan from what all of them have seen (MG-WFBP: Shi, Chu and Li, 2019,
 https://arxiv.org/abs/1811.11141).
 """
 
-import logging
 import statistics
 import time
 
 import tensorflow as tf
 
 from tfscale.distribute import agreement, buckets, fusion, merging
-from tfscale.distribute.bucket_memory import BucketMemory
+from tfscale.distribute.bucket_memory import memory_of
 from tfscale.distribute.error_feedback import CompressionState
 from tfscale.distribute.timeline import Timeline
 
-_logger = logging.getLogger("tfscale")
 ADAPTIVE = "adaptive"
 INITIAL_BUCKET_BYTES = 4 << 20
 # The first step traces and allocates; the median of the others decides.
@@ -155,8 +153,7 @@ def _probe(mesh, compressor, elements):
                 with tf.device(device):
                     values.append(tf.random.normal([elements]))
             layout = fusion.layout_of([elements], mesh, compressor)
-            memory = BucketMemory(state, "probe", stream, [0], layout, mesh.devices)
-            memory = memory if memory.needed_by(compressor) else None
+            memory = memory_of(state, "probe", stream, [0], layout, mesh.devices, compressor)
             (result,) = fusion.reduce_bucket([values], mesh, False, compressor, stream, memory)
             ends += [value[0] for value in result]
         return tf.add_n(ends)
@@ -174,16 +171,14 @@ def _median_ready(readings, index):
 
 def _merged(specs, ready, links):
     """The buckets of all tensors: those of one dtype and wire are merged by themselves."""
-    kinds = {}
-    for i, spec in enumerate(specs):
-        if spec.shape is not None:
-            kinds.setdefault((spec.dtype, spec.wire), []).append(i)
+    shaped = [i for i, spec in enumerate(specs) if spec.shape is not None]
     chosen = []
-    for (_, wire), members in kinds.items():
+    for members in buckets.by_kind(specs, shaped):
+        link = links[specs[members[0]].wire]
         # Where two are ready at once, as the layer's kernel and bias, from the last backwards.
         members = sorted(reversed(members), key=lambda i: ready[i])
-        sizes = [specs[i].size * specs[i].itemsize for i in members]
-        for bucket in merging.merge_by_time(sizes, [ready[i] for i in members], links[wire]):
+        sizes = [specs[i].bytes for i in members]
+        for bucket in merging.merge_by_time(sizes, [ready[i] for i in members], link):
             chosen.append(tuple(members[k] for k in bucket))
     return tuple(sorted(chosen, key=lambda bucket: max(ready[i] for i in bucket)))
 

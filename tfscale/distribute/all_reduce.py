@@ -139,7 +139,7 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
         for plan, streams, times in self._exchange.timelines():
             for number, bucket in enumerate(plan.buckets if times else ()):
                 row = {"bucket": number, "stream": streams[number]}
-                row["bytes"] = sum(plan.tensors[i].size * plan.tensors[i].itemsize for i in bucket)
+                row["bytes"] = sum(plan.tensors[i].bytes for i in bucket)
                 # On a busy host a moment may be noted late, never early: so not after the next one.
                 end = times[f"end {number}"]
                 start = min(times[f"start {number}"], end)

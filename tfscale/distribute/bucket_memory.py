@@ -25,19 +25,15 @@ class BucketMemory:
     def __init__(self, state, plan, bucket, tensors, layout, devices):
         self._state, self._plan, self._bucket = state, plan, bucket
         self._tensors, self._layout, self._devices = tensors, layout, devices
-        self._owes = state.owes(plan, bucket, tensors)
+        self.owes = state.owes(plan, bucket, tensors)
         self._updates = []  # (device, variables, new values, finite)
         self._payments = []  # (device, whether owed, residual, flag, finite)
-
-    def needed_by(self, compressor):
-        """Whether `compressor` keeps a state, or one before it has left residuals to be paid."""
-        return bool(compressor.slots) or self._owes
 
     def reduce(self, column, x, link, compressor):
         """Returns the sum over the workers of a shard and of what was held back of it before."""
         device = self._devices[column]
         owes = None
-        if self._owes and RESIDUAL not in compressor.slots:
+        if self.owes and RESIDUAL not in compressor.slots:
             x, owes, paid = self._with_old_residual(column, x)
         first, length = link.compressed_part(self._layout.length, compressor)
         variables = [self._vector(slot, column, first, length) for slot in compressor.slots]
@@ -89,6 +85,16 @@ class BucketMemory:
         return self._state.vector(
             slot, self._plan, self._bucket, column, tuple(segments), length, self._devices[column]
         )
+
+
+def memory_of(state, plan, bucket, tensors, layout, devices, compressor):
+    """Returns the `BucketMemory` of a bucket, or None if it has no use for one.
+
+    It has if `compressor` keeps a state, or if one before it has left residuals to be paid. The
+    other arguments are those of `BucketMemory`.
+    """
+    memory = BucketMemory(state, plan, bucket, tensors, layout, devices)
+    return memory if compressor.slots or memory.owes else None
 
 
 def keep_all(memories, device):

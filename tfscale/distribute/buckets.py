@@ -33,6 +33,16 @@ class TensorSpec:
         """Number of elements."""
         return math.prod(self.shape)
 
+    @property
+    def bytes(self):
+        """Size in bytes."""
+        return self.size * self.itemsize
+
+    @property
+    def kind(self):
+        """What the tensors of one bucket have in common: dtype and compressor."""
+        return self.dtype, self.wire
+
 
 @dataclasses.dataclass(frozen=True)
 class BucketPlan:
@@ -93,11 +103,9 @@ def plan_buckets(tensors, bucket_bytes):
         if spec.shape is None:
             alone.append(index)
             continue
-        size = spec.size * spec.itemsize
-        kind = (spec.dtype, spec.wire)
-        bucket, filled = filling.pop(kind, ((), 0))
-        if filled + size < bucket_bytes:
-            filling[kind] = ((*bucket, index), filled + size)
+        bucket, filled = filling.pop(spec.kind, ((), 0))
+        if filled + spec.bytes < bucket_bytes:
+            filling[spec.kind] = ((*bucket, index), filled + spec.bytes)
         else:
             buckets.append((*bucket, index))
     # What is left over contains the earliest layers, whose gradients come last.
@@ -124,10 +132,13 @@ def plan_of_buckets(tensors, buckets):
         set(range(len(tensors))) - {*alone}
     ):
         raise ValueError(f"the buckets {buckets} do not hold each of {len(tensors)} tensors once")
-    parts = []
-    for bucket in buckets:
-        kinds = {}
-        for i in bucket:
-            kinds.setdefault((tensors[i].dtype, tensors[i].wire), []).append(i)
-        parts += [tuple(part) for part in kinds.values()]
+    parts = [tuple(part) for bucket in buckets for part in by_kind(tensors, bucket)]
     return BucketPlan(tensors, tuple(parts), alone)
+
+
+def by_kind(tensors, indices):
+    """Returns lists of the indices of tensors of one kind, in the order of first appearance."""
+    kinds = {}
+    for i in indices:
+        kinds.setdefault(tensors[i].kind, []).append(i)
+    return list(kinds.values())

@@ -8,7 +8,7 @@ import logging
 import tensorflow as tf
 
 from tfscale.distribute import adaptive, buckets, fusion
-from tfscale.distribute.bucket_memory import BucketMemory, keep_all
+from tfscale.distribute.bucket_memory import keep_all, memory_of
 from tfscale.distribute.compression.protocol import Uncompressed
 from tfscale.distribute.error_feedback import CompressionState
 from tfscale.distribute.timeline import Timeline
@@ -106,8 +106,9 @@ class Exchange:
             memory = mark = None
             if key is not None:
                 layout = fusion.layout_of([plan.tensors[i].size for i in bucket], mesh, compressor)
-                memory = BucketMemory(self.state, key, number, bucket, layout, mesh.devices)
-                memory = memory if memory.needed_by(compressor) else None
+                memory = memory_of(
+                    self.state, key, number, bucket, layout, mesh.devices, compressor
+                )
                 memories += [memory] if memory else []
             if timeline is not None:
                 mark = functools.partial(_mark, timeline, number)
