@@ -95,7 +95,7 @@ class RunConfig:
     bucket_bytes: int | Literal["adaptive"] = _field(
         4 << 20, "bytes of gradients fused into one message; adaptive = measured and planned"
     )
-    streams: int = _field(2, "messages in flight at a time")
+    streams: int = _field(4, "messages in flight at a time")
     worker_grid: tuple[int, ...] | None = _field(
         None, "rows,columns of a grid of workers (2-D torus); none = one ring"
     )

@@ -44,7 +44,7 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
         bucket_bytes: `int`, size of a full bucket in bytes, or ``"adaptive"``: after some steps
             with 4 MiB the buckets follow from when each gradient is ready and from what the
             link costs, both measured. Defaults to 4 MiB.
-        streams: `int`, buckets in flight at the same time. Defaults to 2.
+        streams: `int`, buckets in flight at the same time. Defaults to 4.
         worker_grid: None (default) for one ring of workers, or ``(rows, columns)`` with
             ``rows * columns`` workers in row-major order: reduce-scatter along the row,
             all-reduce along the column, all-gather along the row (2-D torus).
@@ -68,7 +68,7 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
         self,
         compression=None,
         bucket_bytes=4 << 20,
-        streams=2,
+        streams=4,
         worker_grid=None,
         accumulate_dtype=None,
     ):

@@ -40,7 +40,7 @@ class Method:
         ratio: `float`, share of the values that top-k keeps. Defaults to 0.01.
         bucket_bytes: `int`; ``"adaptive"``; or None for one message that holds everything, as
             TensorFlow's ``bytes_per_pack=0`` does. Defaults to 4 MiB.
-        streams: `int`, buckets in flight. Defaults to 2.
+        streams: `int`, buckets in flight. Defaults to 4.
         worker_grid: ``(rows, columns)`` for ``grid``, else None.
 
     Raises:
@@ -60,7 +60,7 @@ class Method:
     compression: str | None = None
     ratio: float = 0.01
     bucket_bytes: int | str | None = 4 << 20
-    streams: int = 2
+    streams: int = 4
     worker_grid: tuple | None = None
 
     def __post_init__(self):
