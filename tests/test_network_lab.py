@@ -194,6 +194,19 @@ def test_a_failure_takes_it_down():
 
 
 @real_lab
+def test_hosts_send_by_the_congestion_control_that_was_asked_for():
+    def said(one):
+        return network_commands.run("ip", "-n", one.namespaces[1], "route", "show")
+
+    with Lab(2, "100mbit") as one:
+        assert "congctl cubic" in said(one)
+    with Lab(2, "100mbit", congestion=None) as one:
+        assert "congctl" not in said(one)
+    with pytest.raises(LabError, match="no congestion control 'nonsense'.*--congestion=none"):
+        Lab(2, "100mbit", congestion="nonsense").up()
+
+
+@real_lab
 def test_a_failure_while_it_is_set_up_takes_it_down(monkeypatch):
     two, before = Lab(2, "100mbit"), claims._namespaces()
 

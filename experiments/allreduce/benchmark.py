@@ -14,7 +14,7 @@ from pathlib import Path
 
 from experiments.allreduce import methods as methods_lib
 from experiments.allreduce import peers, results, shapes, workers
-from experiments.allreduce.lab import Lab
+from experiments.allreduce.lab import CONGESTION, Lab
 from experiments.allreduce.network_commands import LabError
 from experiments.allreduce.rates import format_rate, parse_rate
 from tfscale.processes import run_group
@@ -67,6 +67,11 @@ def _arguments(argv):
     add("--workers", type=_positive, default=4, help="hosts in the lab (default: 4)")
     add("--devices_per_worker", type=_positive, default=2, help="replicas of each (default: 2)")
     add("--rate", default="200mbit", help="of each link; none: no limit (default: 200mbit)")
+    add(
+        "--congestion",
+        default=CONGESTION,
+        help="TCP's congestion control (default: %(default)s); none: the machine's own",
+    )
     add(
         "--methods",
         default="stock,2d,2d+bfloat16,2d+int8,2d+topk",
@@ -143,7 +148,8 @@ def _run(args):
         f"{args.workers} workers x {args.devices_per_worker} devices",
         flush=True,
     )
-    with Lab(args.workers, args.rate) as lab:
+    congestion = None if args.congestion == "none" else args.congestion
+    with Lab(args.workers, args.rate, congestion=congestion) as lab:
         check = lab.verify()
         print(f"lab {lab.number}: {check.describe()}", flush=True)
         rows, code = [], 0
@@ -171,6 +177,7 @@ def _run(args):
             workers=args.workers,
             devices_per_worker=args.devices_per_worker,
             rate=args.rate,
+            congestion=args.congestion,
             link_bits_per_second=check.bits_per_second,
             parameters=args.parameters,
             repeats=args.repeats,

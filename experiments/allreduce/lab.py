@@ -23,6 +23,7 @@ from experiments.allreduce.network_commands import LabError, check_machine, run
 from experiments.allreduce.rates import parse_rate
 
 INTERFACE = "eth0"
+CONGESTION = "cubic"
 _NETWORK = "10.77.0"
 _MOST_WORKERS = 200
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -52,6 +53,9 @@ class Lab:
         rate: `str`, of each link in each direction, as ``tc`` writes it: ``"200mbit"``; or
             ``"none"`` (default) for links without a limit.
         notify: function of one line of text. Defaults to standard error.
+        congestion: `str`, by which TCP's congestion control the hosts send. Defaults to
+            ``"cubic"``, Linux's own default, so that figures of several machines compare; None
+            leaves the machine's.
 
     Attributes:
         payload_bytes_per_second: `float`, what `verify` has measured; None before that.
@@ -66,11 +70,11 @@ class Lab:
         ...     subprocess.run(lab.command(0, ["ping", "-c1", lab.addresses[1]]))
     """
 
-    def __init__(self, workers, rate="none", notify=None):
+    def __init__(self, workers, rate="none", notify=None, congestion=CONGESTION):
         if not 1 <= workers <= _MOST_WORKERS:
             raise ValueError(f"a lab has 1 to {_MOST_WORKERS} workers, not {workers}")
         parse_rate(rate)
-        self.workers, self.rate = workers, str(rate)
+        self.workers, self.rate, self._congestion = workers, str(rate), congestion
         self._notify = notify or (lambda line: print(line, file=sys.stderr, flush=True))
         self.payload_bytes_per_second = None
         self._claim = None
@@ -241,6 +245,20 @@ class Lab:
             run("ip", "-n", name, "link", "set", "lo", "up")
             self._shape_end(self.switch, port)
             self._shape_end(name, INTERFACE)
+            if self._congestion:
+                self._choose_congestion(name)
+
+    def _choose_congestion(self, namespace):
+        # By the route: a namespace may not choose it for all its connections.
+        route = ("route", "change", f"{_NETWORK}.0/24", "dev", INTERFACE)
+        try:
+            run("ip", "-n", namespace, *route, "congctl", self._congestion)
+        except LabError as error:
+            raise LabError(
+                f"this machine has no congestion control {self._congestion!r} ({error}); see "
+                "/proc/sys/net/ipv4/tcp_available_congestion_control, or leave the machine's own: "
+                "--congestion=none"
+            ) from error
 
     def _shape_end(self, namespace, interface):
         bits = parse_rate(self.rate)

@@ -34,12 +34,18 @@ def _arguments(argv):
         help="of each link in each direction: kbit, mbit, gbit (up, shape; default: 200mbit); "
         "none: no limit",
     )
+    parser.add_argument(
+        "--congestion",
+        default=lab_lib.CONGESTION,
+        help="TCP's congestion control (up; default: %(default)s); none: the machine's own",
+    )
     parser.add_argument("--lab", type=int, help="its number, if several are up (not for up)")
     return parser.parse_args(argv)
 
 
 def _up(args):
-    lab = Lab(args.workers, args.rate)
+    congestion = None if args.congestion == "none" else args.congestion
+    lab = Lab(args.workers, args.rate, congestion=congestion)
     lab.up()
     lab.keep()
     print(f"lab {lab.number} is up: {lab.workers} hosts, {format_rate(parse_rate(lab.rate))}")
