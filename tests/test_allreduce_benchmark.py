@@ -141,6 +141,13 @@ def test_a_row_counts_the_slowest_worker():
     ]
 
 
+def test_a_row_says_what_the_name_left_open():
+    facts = {"bucket_bytes": 4 << 20, "streams": 4, "buckets": 9, "lossy": False, "checksum": 1.0}
+    (row,) = results.rows_of([report([1.0], **facts)], None)
+    assert (row["bucket_bytes"], row["streams"], row["buckets"]) == (4 << 20, 4, 9)
+    assert "lossy" not in row and "checksum" not in row
+
+
 def test_methods_that_disagree_on_the_sum_have_no_time():
     one = report([1.0], checksum=1.0, lossy=False)
     for name, checksum, lossy in (("2d", 1.0004, False), ("2d+int8", 1.3, True)):
@@ -322,7 +329,7 @@ def test_a_failing_worker_ends_the_benchmark_with_its_words(tmp_path, monkeypatc
         number, payload_bytes_per_second = 0, None
         addresses = ["127.0.0.1"]
 
-        def __init__(self, count, rate):
+        def __init__(self, count, rate, congestion):
             self.workers, self.rate = count, rate
 
         def __enter__(self):
@@ -399,7 +406,9 @@ def test_all_reduces_of_two_workers(tmp_path):
         # The buckets of the shaping let the first 128 KB of a message through at once.
         assert 0 < one["link_share"] < 1.3
         assert one["seconds_min"] <= one["seconds_median"] <= one["seconds_max"]
-        assert one["cpu_seconds"] > 0
+        assert one["cpu_seconds"] > 0 and one["cores"] >= 1
+    assert rows["stock"]["bytes_per_pack"] == 0
+    assert (rows["2d"]["bucket_bytes"], rows["2d"]["streams"]) == (4 << 20, 4)
 
 
 @real_lab
@@ -409,11 +418,14 @@ def test_training_of_two_workers(tmp_path):
     draw = [f"--timeline={picture}"] if matplotlib_is_there() else []
     run_benchmark(
         "--mode=train", "--workers=2", "--rate=100mbit", "--repeats=1", "--compute_seconds=0.2",
-        "--methods=stock,2d:bucket=256kib", f"--json={path}", *draw,
+        "--methods=stock,2d:bucket=256kib,2d:bucket=adaptive", f"--json={path}", *draw,
     )  # fmt: skip
     rows = {row["method"]: row for row in json.loads(path.read_text())}
-    assert list(rows) == ["no exchange", "stock", "2d:bucket=256kib"]
-    ceiling, stock, ours = rows.values()
+    assert list(rows) == ["no exchange", "stock", "2d:bucket=256kib", "2d:bucket=adaptive"]
+    ceiling, stock, ours, adaptive = rows.values()
+    assert all(r["compute_seconds"] == 0.2 and r["forward_share"] == 0 for r in rows.values())
+    assert ours["buckets"] == 2 and adaptive["bucket_bytes"] == "adaptive"
+    assert 1 <= adaptive["buckets"] <= len(shapes.small())
     assert ceiling["bytes_per_link"] < 0.05 * stock["bytes_per_link"]
     assert ceiling["seconds_median"] > 0.2
     # The exchange takes 0.16 s with stock, all of it after the backward pass.

@@ -118,6 +118,11 @@ def test_methods_are_written_as_in_the_benchmark():
     assert method_of("2d:grid=2x2:bucket=adaptive") == Method(
         "grid", worker_grid=(2, 2), bucket_bytes="adaptive"
     )
+    # A row says what the all-reduce's defaults were when it was measured.
+    assert method_of("2d", bucket_bytes=1 << 20, streams=2) == Method(
+        bucket_bytes=1 << 20, streams=2
+    )
+    assert method_of("2d", bucket_bytes="adaptive").bucket_bytes == "adaptive"
     assert method_of("tree").algorithm == "tree"
     for name, message in (
         ("gloo", "is a peer"),
@@ -129,19 +134,19 @@ def test_methods_are_written_as_in_the_benchmark():
 
 
 def test_calibration_predicts_what_it_has_not_seen(calibrated, tmp_path):
-    file, report = calibrated
-    assert any("no proof" in line for line in report)
-    assert "left at their defaults: step_seconds, float16" in report[-1]
+    file, (report, rows) = calibrated
+    assert "no proof" in report[0] and all(abs(row.error) < 0.02 for row in rows)
+    assert "left near their defaults: step_seconds, float16" in report[-1]
     unseen = [
         write(tmp_path / "c.json", rows_of(2, 4, "100mbit", 1e8)),
         write(tmp_path / "d.json", rows_of(8, 1, "500mbit", 5e8)),
     ]
-    lines, within, rows = validate(unseen, read_costs(file))
-    assert within and len(rows) == 10
-    assert lines[-1].startswith("10 of 10 exchanges within 10%")
+    lines, rows = validate(unseen, read_costs(file))
+    assert len(rows) == 10 and all(row.within for row in rows)
+    assert lines[-1].startswith("10 of 10 exchanges (100%) within 10%")
     wrong = write(tmp_path / "e.json", rows_of(2, 4, "100mbit", 3e8))
-    _, within, _ = validate([wrong], read_costs(file))
-    assert not within
+    _, rows = validate([wrong], read_costs(file))
+    assert not all(row.within for row in rows)
 
 
 def test_configuration_from_the_files_name(tmp_path):
@@ -292,13 +297,16 @@ def test_program_calibrates_and_validates(tmp_path, capsys):
     good = write(tmp_path / "good.json", rows_of(2, 4, "200mbit", 2e8))
     bad = write(tmp_path / "bad.json", rows_of(2, 4, "200mbit", 1e8))
     assert program.main([f"--validate={good}", f"--calibration={file}"]) == 0
-    assert "5 of 5 exchanges within 10%" in capsys.readouterr().out
+    assert "5 of 5 exchanges (100%) within 10%" in capsys.readouterr().out
     result = tmp_path / "result.json"
+    plot = tmp_path / "plot.png"
     flags = [f"--validate={good},{bad}", f"--calibration={file}", f"--json={result}"]
-    assert program.main(flags) == 1
+    assert program.main([*flags, f"--plot={plot}"]) == 1
     # Top-k is bound by the CPU: a wrong rate does not show in it.
-    assert "6 of 10 exchanges within 10%; the worst is off by -4" in capsys.readouterr().out
-    assert len(json.loads(result.read_text())) == 10
+    assert "6 of 10 exchanges (60%) within 10%; the worst is off by -4" in capsys.readouterr().out
+    rows = json.loads(result.read_text())
+    assert len(rows) == 10 and set(rows[0]) >= {"predicted_seconds", "measured_seconds", "error"}
+    assert plot.stat().st_size > 10_000
 
 
 def test_program_draws_curve_and_light(tmp_path, capsys):

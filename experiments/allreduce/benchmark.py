@@ -7,6 +7,7 @@ turns: stock, 2d, ..., stock, 2d, ... Needs root, and Linux with ip, tc and iper
 
 import argparse
 import json
+import os
 import re
 import sys
 import tempfile
@@ -179,6 +180,7 @@ def _run(args):
             rate=args.rate,
             congestion=args.congestion,
             link_bits_per_second=check.bits_per_second,
+            cores=len(os.sched_getaffinity(0)),
             parameters=args.parameters,
             repeats=args.repeats,
         )

@@ -4,26 +4,22 @@ import dataclasses
 
 import tensorflow as tf
 
-from experiments.allreduce.measuring import Meter, report, strategy_of
-from experiments.allreduce.methods import PACKS, parse_method, payload_bytes
+from experiments.allreduce.measuring import Meter, report
+from experiments.allreduce.methods import PACKS, parse_method
 from experiments.allreduce.rates import format_bytes
-from tfscale.distribute import Hierarchical2DAllReduce, gather_values
+from experiments.allreduce.trial import Trial
+from tfscale.distribute import gather_values
 
 _MOST_WARM_UPS = 20
 
 
-class Trial:
-    """One method, ready to run: a strategy of its own on the same cluster, and a traced step."""
+class ExchangeTrial(Trial):
+    """A method with a traced all-reduce of given gradients into variables."""
 
     def __init__(self, method, gradients, variables):
-        self.method = method
-        self.operation = None
-        if method.family == "2d":
-            self.operation = Hierarchical2DAllReduce(**method.arguments())
-        self.strategy = strategy_of(self.operation)
+        super().__init__(method)
         self._gradients = _per_replica(self.strategy, gradients)
         self._variables = variables
-        self.pack = 0 if method.pack == "best" else method.pack
         self.step = self.step_with_pack(self.pack)
 
     def step_with_pack(self, pack):
@@ -62,7 +58,7 @@ def measure(settings):
     trials, checksums = [], {}
     for method in methods:
         meter.say(f"warm-up {method.name} ...")
-        trial = Trial(method, gradients, variables)
+        trial = ExchangeTrial(method, gradients, variables)
         sample, checksum = meter.measure(trial.step)
         meter.say(f"warm-up {method.name}: {sample.seconds:.2f} s, tracing included")
         _settle(meter, trial)
@@ -79,18 +75,11 @@ def measure(settings):
                 f"repeat {repeat + 1}/{settings['repeats']} {trial.method.name}: "
                 f"{sample.seconds:.3f} s"
             )
+    cluster = settings["workers"], settings["devices_per_worker"]
     facts = {
         trial.method.name: {
-            "payload_bytes": payload_bytes(
-                trial.method,
-                shapes,
-                settings["workers"],
-                settings["devices_per_worker"],
-                trial.operation and trial.operation.compressor,
-            ),
-            "lossy": bool(trial.operation and trial.operation.compressor.lossy),
+            **trial.facts(shapes, *cluster),
             "checksum": checksums[trial.method.name],
-            "bytes_per_pack": trial.pack if trial.method.pack == "best" else None,
         }
         for trial in trials
     }
@@ -101,7 +90,7 @@ def _settle(meter, trial):
     """Runs on until a step is as any later one: buffers grown, adaptive buckets planned."""
     for _ in range(_MOST_WARM_UPS):
         meter.measure(trial.step)
-        if trial.operation is None or not trial.operation.wants_measurement:
+        if not trial.is_planning:
             return
         if trial.operation.after_step(trial.strategy):
             trial.step = trial.step_with_pack(trial.pack)

@@ -17,6 +17,17 @@ COLUMNS = (
     "cpu_seconds",
 )
 
+# What a row of stock or 2d says besides; the cost model reads it.
+FACTS = (
+    "payload_bytes",
+    "bytes_per_pack",
+    "bucket_bytes",
+    "streams",
+    "buckets",
+    "compute_seconds",
+    "forward_share",
+)
+
 
 def rows_of(reports, payload_bytes_per_second):
     """Returns a row for each method from what each worker has reported.
@@ -53,9 +64,7 @@ def rows_of(reports, payload_bytes_per_second):
         if payload_bytes_per_second and facts.get("payload_bytes"):
             bound = facts["payload_bytes"] / payload_bytes_per_second
             row["link_share"] = bound / row["seconds_median"]
-        for name in ("payload_bytes", "bytes_per_pack", "samples_per_second"):
-            if facts.get(name) is not None:
-                row[name] = facts[name]
+        row |= {name: facts[name] for name in FACTS if name in facts}
         if facts.get("samples_per_step"):
             row["samples_per_second"] = facts["samples_per_step"] / row["seconds_median"]
         rows.append(row)
@@ -173,7 +182,7 @@ def _check_sums(facts):
 
 
 def _label(row):
-    if row.get("bytes_per_pack") is None:
+    if not row["method"].endswith("pack=best"):
         return row["method"]
     from experiments.allreduce.rates import format_bytes
 

@@ -8,11 +8,12 @@ import tensorflow as tf
 
 from experiments.allreduce import exchange
 from experiments.allreduce.emulated_model import WIDTH, Recorder, emulated_model
-from experiments.allreduce.measuring import Meter, Sample, report, strategy_of
-from experiments.allreduce.methods import PACKS, parse_method, payload_bytes
+from experiments.allreduce.measuring import Meter, Sample, report
+from experiments.allreduce.methods import PACKS, parse_method
 from experiments.allreduce.rates import format_bytes
+from experiments.allreduce.trial import Trial
 from tfscale import keras
-from tfscale.distribute import Hierarchical2DAllReduce, gather_values
+from tfscale.distribute import gather_values
 
 NO_EXCHANGE = "no exchange"
 BATCH = 32  # Examples of a replica: samples/s are steps/s times it.
@@ -20,17 +21,13 @@ _WARM_UP_STEPS = 2
 _MOST_WARM_UPS = 8
 
 
-class Trial:
-    """A model under one method, ready for `fit`."""
+class TrainingTrial(Trial):
+    """A method with a model, ready for `fit`."""
 
     def __init__(self, name, settings, compute_seconds):
+        super().__init__(None if name == NO_EXCHANGE else parse_method(name))
         self.name = name
-        self.method = None if name == NO_EXCHANGE else parse_method(name)
         self.recorder = Recorder()
-        self.operation = None
-        if self.method and self.method.family == "2d":
-            self.operation = Hierarchical2DAllReduce(**self.method.arguments())
-        self.strategy = strategy_of(self.operation)
         with self.strategy.scope():
             self.model = emulated_model(
                 [tuple(shape) for shape in settings["shapes"]],
@@ -39,8 +36,7 @@ class Trial:
                 settings["compute"],
                 self.recorder,
             )
-        pack = self.method.pack if self.method else 0
-        self.use_pack(0 if pack == "best" else pack)
+        self.use_pack(self.pack)
         self.data = self.strategy.distribute_datasets_from_function(_batches)
 
     def use_pack(self, pack):
@@ -116,7 +112,7 @@ def measure(settings):
     trials = []
     for name in [NO_EXCHANGE, *settings["methods"]]:
         meter.say(f"warm-up {name} ...")
-        trial = Trial(name, settings, compute_seconds)
+        trial = TrainingTrial(name, settings, compute_seconds)
         _warm_up(meter, trial)
         trials.append(trial)
     samples = {trial.name: [] for trial in trials}
@@ -131,7 +127,8 @@ def measure(settings):
                 f"repeat {repeat + 1}/{settings['repeats']} {trial.name}: "
                 f"{statistics.median(clock.seconds):.3f} s a step"
             )
-    result = {"samples": samples, "facts": {t.name: _facts(t, settings) for t in trials}}
+    facts = {trial.name: _facts(trial, settings, compute_seconds) for trial in trials}
+    result = {"samples": samples, "facts": facts}
     if settings["timeline"]:
         result["timeline"] = _timeline(meter, trials)
     report(settings, meter.worker, result)
@@ -140,7 +137,7 @@ def measure(settings):
 def _half_of_stock(meter, settings):
     """Half of the median time of stock's all-reduce: communication twice the computation."""
     shapes = [tuple(shape) for shape in settings["shapes"]]
-    trial = exchange.Trial(parse_method("stock"), *exchange.gradients_of(meter, shapes))
+    trial = exchange.ExchangeTrial(parse_method("stock"), *exchange.gradients_of(meter, shapes))
     meter.measure(trial.step)
     seconds = statistics.median(meter.measure(trial.step)[0].seconds for _ in range(3))
     slowest = max(gather_values(meter.strategy, "seconds of stock's all-reduce", seconds))
@@ -154,7 +151,7 @@ def _warm_up(meter, trial):
     if trial.method and trial.method.pack == "best":
         _choose_pack(meter, trial)
     fits = 0
-    while trial.operation is not None and trial.operation.wants_measurement:
+    while trial.is_planning:
         trial.fit(_WARM_UP_STEPS)
         fits += 1
         if fits == _MOST_WARM_UPS:
@@ -174,20 +171,14 @@ def _choose_pack(meter, trial):
     trial.fit(_WARM_UP_STEPS)
 
 
-def _facts(trial, settings):
-    replicas = trial.strategy.num_replicas_in_sync
-    facts = {"samples_per_step": BATCH * replicas}
-    if trial.method is None:
-        return facts
-    facts["payload_bytes"] = payload_bytes(
-        trial.method,
-        [tuple(shape) for shape in settings["shapes"]],
-        settings["workers"],
-        settings["devices_per_worker"],
-        trial.operation and trial.operation.compressor,
-    )
-    facts["bytes_per_pack"] = trial.pack if trial.method.pack == "best" else None
-    return facts
+def _facts(trial, settings, compute_seconds):
+    shapes = [tuple(shape) for shape in settings["shapes"]]
+    return {
+        "samples_per_step": BATCH * trial.strategy.num_replicas_in_sync,
+        "compute_seconds": compute_seconds,
+        "forward_share": settings["forward_share"],
+        **trial.facts(shapes, settings["workers"], settings["devices_per_worker"]),
+    }
 
 
 def _timeline(meter, trials):

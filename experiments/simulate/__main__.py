@@ -177,8 +177,10 @@ def _simulate(args):
 def _calibrate(args):
     if not args.calibration:
         raise ValueError("--calibrate needs --calibration=F, where to write the constants")
-    lines = write_calibration(args.calibration, args.calibrate.split(","), args.cores_per_host)
-    print("\n".join(lines))
+    lines, rows = write_calibration(
+        args.calibration, args.calibrate.split(","), args.cores_per_host
+    )
+    _show_comparison(args, lines, rows, "Fitted")
     print(f"constants written to {args.calibration}")
     return 0
 
@@ -186,13 +188,19 @@ def _calibrate(args):
 def _validate(args):
     if not args.calibration:
         raise ValueError("--validate needs --calibration=F, a file made by --calibrate")
-    lines, within, rows = validate(
+    lines, rows = validate(
         args.validate.split(","), read_costs(args.calibration), args.cores_per_host
     )
+    _show_comparison(args, lines, rows, "Predicted")
+    return 0 if all(row.within for row in rows) else 1
+
+
+def _show_comparison(args, lines, rows, verb):
     print("\n".join(lines))
     if args.json:
-        _write(args.json, rows)
-    return 0 if within else 1
+        _write(args.json, [dataclasses.asdict(row) for row in rows])
+    if args.plot:
+        plots.draw_comparison(args.plot, rows, verb)
 
 
 def _curve(args):

@@ -5,22 +5,24 @@ import json
 from pathlib import Path
 
 from experiments.simulate.measurements import read_runs
+from experiments.simulate.validation import compare, describe
 from tfscale.distribute.cost_model import Costs, calibrate
 
 
 def write_calibration(path, runs, cores=None):
-    """Fits the constants to benchmark files and writes them; returns the report's lines."""
-    measurements, report = read_runs(runs, cores)
+    """Fits the constants to benchmark files and writes them.
+
+    Returns:
+        ``(lines, list of Compared)``: how well the constants explain what they were fitted to.
+    """
+    measurements, lines = read_runs(runs, cores)
     fitted = calibrate(measurements)
-    lines = comparison(measurements, [1 + error for error in fitted.errors])
-    report += ["fit (the constants were chosen for these rows, so this is no proof):", *lines]
-    report.append(
-        f"typical error {fitted.typical_error:.1%}, worst {fitted.worst_error:+.1%}, "
-        f"{len(measurements)} exchanges"
-    )
+    rows = compare(measurements, fitted.costs)
+    lines += ["fit (the constants were chosen for these rows, so this is no proof):"]
+    lines += describe(rows)
     if fitted.undetermined:
-        report.append(
-            f"not determined by these runs, left at their defaults: "
+        lines.append(
+            f"not determined by these runs, left near their defaults: "
             f"{', '.join(fitted.undetermined)}. Measure a method or rate that depends on them."
         )
     content = {
@@ -32,7 +34,7 @@ def write_calibration(path, runs, cores=None):
     }
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(json.dumps(content, indent=1) + "\n")
-    return report
+    return lines, rows
 
 
 def read_costs(path):
@@ -49,14 +51,3 @@ def read_costs(path):
             f"{path} is not a calibration file; write one with --calibrate=RUN1.json,RUN2.json "
             f"--calibration={path} ({error})"
         ) from error
-
-
-def comparison(measurements, ratios):
-    """Returns lines that set predicted against measured seconds."""
-    width = max(len(m.name) for m in measurements)
-    lines = [f"{'exchange':{width}}  measured  predicted   error"]
-    lines += [
-        f"{m.name:{width}}  {m.seconds:8.3f}  {m.seconds * ratio:9.3f}  {ratio - 1:+6.1%}"
-        for m, ratio in zip(measurements, ratios, strict=True)
-    ]
-    return lines

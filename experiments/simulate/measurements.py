@@ -64,7 +64,7 @@ def read_measurements(path, cores=None):
         if not isinstance(name, str) or not row.get("seconds_median"):
             raise ValueError(f"{where}: needs a method and its seconds_median")
         try:
-            method = method_of(name, row.get("bytes_per_pack"))
+            method = method_of(name, *map(row.get, ("bytes_per_pack", "bucket_bytes", "streams")))
         except ValueError:
             left_out.append(name)
             continue

@@ -4,7 +4,7 @@ from experiments.allreduce import methods as benchmark
 from tfscale.distribute.cost_model import Method
 
 
-def method_of(name, bytes_per_pack=None):
+def method_of(name, bytes_per_pack=None, bucket_bytes=None, streams=None):
     """Returns the cost model's `Method` of a name such as ``2d+int8:streams=4``.
 
     Besides the benchmark's names there is ``tree``: a pair of binary trees of workers.
@@ -12,6 +12,8 @@ def method_of(name, bytes_per_pack=None):
     Args:
         name: `str`; ``python -m experiments.allreduce.benchmark --help`` has the grammar.
         bytes_per_pack: `int`, what ``stock:pack=best`` turned out to be; 0 is one pack.
+        bucket_bytes, streams: what a measured row says that the name left to the all-reduce's
+            defaults.
 
     Raises:
         ValueError: for an unknown name, a peer's, or ``pack=best`` without a size.
@@ -27,7 +29,11 @@ def method_of(name, bytes_per_pack=None):
             raise ValueError(f"{name!r} is for measuring; say which size, as in stock:pack=4mib")
         # The collectives of TensorFlow's one launcher run one after another.
         return Method("ring", bucket_bytes=pack or None, streams=1)
-    given = {"bucket_bytes": parsed.bucket, "streams": parsed.streams, "ratio": parsed.ratio}
+    given = {
+        "bucket_bytes": bucket_bytes or parsed.bucket,
+        "streams": streams or parsed.streams,
+        "ratio": parsed.ratio,
+    }
     return Method(
         "grid" if parsed.grid else "2d",
         parsed.compression,

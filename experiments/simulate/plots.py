@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from experiments.simulate import light
+from experiments.simulate.validation import TOLERANCE
 
 
 def draw_outcomes(path, rows, title):
@@ -44,6 +45,37 @@ def draw_curve(path, points, title):
         axes.grid(True, which="both", alpha=0.3)
         axes.legend()
     figure.suptitle(title)
+    _save(figure, path)
+
+
+def draw_comparison(path, rows, verb):
+    """Draws predicted over measured times of `validation.Compared` with the tolerated band."""
+    figure, axes = _figure(6.5, 6)
+    measured = [row.measured_seconds for row in rows]
+    ends = [min(measured) / 1.3, max(measured) * 1.3]
+    axes.loglog(ends, ends, color="black", linewidth=0.8, label="predicted = measured")
+    axes.fill_between(
+        ends,
+        [end * (1 - TOLERANCE) for end in ends],
+        [end * (1 + TOLERANCE) for end in ends],
+        color="tab:green",
+        alpha=0.2,
+        label=f"within {TOLERANCE:.0%}",
+    )
+    for kind in dict.fromkeys(row.kind for row in rows):
+        own = [row for row in rows if row.kind == kind]
+        axes.plot(
+            [row.measured_seconds for row in own],
+            [row.predicted_seconds for row in own],
+            "o",
+            label=kind,
+        )
+    axes.set_xlabel("measured seconds")
+    axes.set_ylabel(f"{verb.lower()} seconds")
+    axes.grid(True, which="both", alpha=0.3)
+    axes.legend(fontsize="small")
+    within = sum(row.within for row in rows)
+    axes.set_title(f"{verb}: {within} of {len(rows)} within {TOLERANCE:.0%}")
     _save(figure, path)
 
 

@@ -59,13 +59,13 @@ class Measurement:
             )
 
     def predicted(self, costs):
-        """Returns ``(seconds, CPU seconds of the exchange)`` as the model sees them."""
+        """Returns ``(seconds, Prediction of the exchange)`` as the model sees them."""
         p = predict(self.cluster, self.method, self.sizes, self.ready, costs)
         if self.ready is None:
-            return p.seconds, p.cpu_seconds
+            return p.seconds, p
         # What follows the last gradient, such as the optimizer, comes after the exchange too.
         after = self.compute_seconds - max(self.ready)
-        return max(self.ready) + p.exposed_seconds + max(0.0, after), p.cpu_seconds
+        return max(self.ready) + p.exposed_seconds + max(0.0, after), p
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,10 +141,10 @@ def calibrate(measurements, start=None):
     def residuals(x):
         costs, found = costs_of(x), []
         for m in measurements:
-            seconds, cpu_seconds = m.predicted(costs)
+            seconds, prediction = m.predicted(costs)
             found.append(np.log(seconds / m.seconds) / max(_TIME_SPREAD, m.spread))
             if m.cpu_seconds:
-                found.append(np.log(cpu_seconds / m.cpu_seconds) / _CPU_SPREAD)
+                found.append(np.log(prediction.cpu_seconds / m.cpu_seconds) / _CPU_SPREAD)
         return np.array([*map(_huber, found), *(x - center) / prior])
 
     x, jacobian = _least_squares(residuals, center)
