@@ -3,6 +3,37 @@
 import math
 
 
+def bottleneck_kernels(depths):
+    """Returns the kernels of a bottleneck ResNet v1.5 at 224 pixels, in model order.
+
+    Args:
+        depths: blocks of each of the four stages; ``(3, 4, 6, 3)`` is ResNet-50.
+
+    Returns:
+        list of ``(shape of the kernel, height of its output)``, without the dense layer.
+    """
+    kernels = [((7, 7, 3, 64), 112)]
+    channels, size = 64, 56
+    for stage, (blocks, width) in enumerate(zip(depths, (64, 128, 256, 512), strict=True)):
+        for block in range(blocks):
+            inner = size // 2 if stage and not block else size
+            if not block:  # The projection of the shortcut.
+                kernels.append(((1, 1, channels, 4 * width), inner))
+            kernels.append(((1, 1, channels, width), size))
+            kernels.append(((3, 3, width, width), inner))
+            kernels.append(((1, 1, width, 4 * width), inner))
+            channels, size = 4 * width, inner
+    return kernels
+
+
+def bottleneck_resnet(depths):
+    """Returns the shapes of a ResNet's trainable tensors: kernels, each norm's gamma and beta."""
+    shapes = []
+    for kernel, _ in bottleneck_kernels(depths):
+        shapes += [kernel, (kernel[-1],), (kernel[-1],)]
+    return [*shapes, (2048, 1000), (1000,)]
+
+
 def resnet50():
     """Returns the shapes of ResNet-50's 161 trainable tensors, 25.6 M parameters, in model order.
 
@@ -10,17 +41,7 @@ def resnet50():
         >>> len(resnet50()), sum(math.prod(shape) for shape in resnet50())
         (161, 25557032)
     """
-    shapes = [(7, 7, 3, 64), (64,), (64,)]
-    channels = 64
-    for blocks, width in ((3, 64), (4, 128), (6, 256), (3, 512)):
-        for block in range(blocks):
-            if block == 0:  # The projection of the shortcut.
-                shapes += [(1, 1, channels, 4 * width), (4 * width,), (4 * width,)]
-            shapes += [(1, 1, channels, width), (width,), (width,)]
-            shapes += [(3, 3, width, width), (width,), (width,)]
-            shapes += [(1, 1, width, 4 * width), (4 * width,), (4 * width,)]
-            channels = 4 * width
-    return [*shapes, (2048, 1000), (1000,)]
+    return bottleneck_resnet((3, 4, 6, 3))
 
 
 def small():

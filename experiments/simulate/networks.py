@@ -4,6 +4,8 @@ import dataclasses
 import itertools
 import math
 
+from experiments.allreduce.shapes import bottleneck_kernels, bottleneck_resnet
+
 # Of forward and backward; backward computes two products where forward computes one.
 _BACKWARD_SHARE = 2 / 3
 # Tensors of a network of which only the number of parameters is known.
@@ -49,25 +51,10 @@ class Network:
 
 def resnet(name, depths):
     """A bottleneck ResNet v1.5 at 224 pixels, 1000 classes: work is multiply-adds."""
-    layers = [((7, 7, 3, 64), 112)]
-    channels, size = 64, 56
-    for stage, (blocks, width) in enumerate(zip(depths, (64, 128, 256, 512), strict=True)):
-        for block in range(blocks):
-            inner = size // 2 if stage and not block else size
-            if not block:
-                layers.append(((1, 1, channels, 4 * width), inner))
-            layers.append(((1, 1, channels, width), size))
-            layers.append(((3, 3, width, width), inner))
-            layers.append(((1, 1, width, 4 * width), inner))
-            channels, size = 4 * width, inner
-    shapes, work = [], []
-    for kernel, pixels in layers:
-        filters = kernel[-1]
-        shapes += [kernel, (filters,), (filters,)]  # with gamma and beta of its norm
-        work += [math.prod(kernel) * pixels**2, 0, 0]
-    shapes += [(2048, 1000), (1000,)]
-    work += [2048 * 1000, 0]
-    return Network(name, tuple(shapes), tuple(work))
+    work = []
+    for kernel, pixels in bottleneck_kernels(depths):
+        work += [math.prod(kernel) * pixels**2, 0, 0]  # its norm's two tensors come with it
+    return Network(name, tuple(bottleneck_resnet(depths)), (*work, 2048 * 1000, 0))
 
 
 def vgg16():
