@@ -1,8 +1,8 @@
-"""Adaptive fusion without a cluster: plans from times, and plans from a checkpoint."""
+"""Adaptive fusion without a cluster: what is measured, and plans from a checkpoint."""
 
 import pytest
 
-from tfscale.distribute import adaptive, buckets, merging
+from tfscale.distribute import adaptive, buckets, link_cost
 
 SPECS = [
     buckets.TensorSpec("a/kernel", (1000,), "float32", 4),
@@ -11,34 +11,15 @@ SPECS = [
     buckets.TensorSpec("d/unknown", None, "float32", 4),
     buckets.TensorSpec("e/kernel", (1000,), "float32", 4),
 ]
-READY = [3.0, 2.0, 1.5, None, 1.0]
-
-
-def links(latency):
-    return {name: merging.Link(latency, 1e-6) for name in ("none", "int8")}
-
-
-def test_a_slow_link_merges_what_a_fast_one_does_not():
-    # The exchange of e ends before a is ready: merging would only delay it.
-    assert adaptive._merged(SPECS, READY, links(1e-3)) == ((4,), (2,), (1,), (0,))
-    # Where a message costs more than waiting for a, the two travel together.
-    assert adaptive._merged(SPECS, READY, links(10.0)) == ((2,), (1,), (4, 0))
-
-
-def test_kinds_are_never_mixed():
-    plan = buckets.plan_of_buckets(SPECS, adaptive._merged(SPECS, READY, links(10.0)))
-    assert plan.alone == (3,)
-    for bucket in plan.buckets:
-        assert len({(SPECS[i].dtype, SPECS[i].wire) for i in bucket}) == 1
+CHOSEN = ((2,), (1,), (4, 0))
 
 
 def test_a_saved_plan_is_taken_over():
     fusion = adaptive.AdaptiveFusion()
-    chosen = adaptive._merged(SPECS, READY, links(10.0))
-    saved = buckets.plan_of_buckets(SPECS, chosen).fingerprint()
+    saved = buckets.plan_of_buckets(SPECS, CHOSEN).fingerprint()
     fusion.use(saved + [["f/embeddings", None, "sparse", buckets.ALONE]])
     plan, timeline = fusion.plan(SPECS)
-    assert timeline is None and not fusion.wants_measurement
+    assert timeline is None and not fusion.wants_measurement and fusion.present is None
     assert plan.fingerprint() == saved
 
 
@@ -46,7 +27,7 @@ def test_a_new_model_is_measured():
     fusion = adaptive.AdaptiveFusion()
     plan, timeline = fusion.plan(SPECS)
     assert timeline is not None and fusion.wants_measurement
-    assert plan == buckets.plan_buckets(SPECS, adaptive.INITIAL_BUCKET_BYTES)
+    assert plan == buckets.plan_buckets(SPECS, 4 << 20)
     assert not fusion.after_step()  # No step has run.
     fusion.forget()
     assert not fusion.wants_measurement
@@ -55,3 +36,52 @@ def test_a_new_model_is_measured():
 def test_buckets_that_do_not_fit_the_tensors():
     with pytest.raises(ValueError, match="each of 5 tensors once"):
         buckets.plan_of_buckets(SPECS, ((0, 1), (1, 2)))
+
+
+def test_ready_times_are_medians_from_the_first_gradient_of_each_step():
+    def reading(origin, *times):
+        named = {f"tensor {i}": origin + time for i, time in enumerate(times)}
+        return named | {"ready 0": origin + 9, "end 0": origin - 1}
+
+    readings = [reading(10, 2, 0, 1), reading(20, 4, 0, 2), reading(30, 3, 0.5, 9)]
+    assert adaptive._ready_times(readings, 3) == [2.5, 0.0, 2.0]
+
+
+class ShapedLink:
+    """Exchanges over a link that lets a burst pass for nothing, as a token bucket does."""
+
+    def __init__(self, latency, bits_per_second, sent_share, burst=128 << 10, streams=4):
+        self.latency, self.rate, self.sent_share = latency, bits_per_second / 8, sent_share
+        self.burst, self.streams, self.probes = burst, streams, []
+
+    def __call__(self, size):
+        sent = size * self.streams * self.sent_share
+        seconds = self.latency + max(0.0, sent - self.burst) / self.rate
+        self.probes.append((size, seconds))
+        return seconds
+
+
+@pytest.mark.parametrize("bits_per_second", [25e6, 200e6, 1e9, 25e9])
+@pytest.mark.parametrize("latency", [1e-4, 5e-3])
+def test_a_burst_does_not_hide_the_rate(bits_per_second, latency):
+    probe = ShapedLink(latency, bits_per_second, sent_share=1.5)
+    link = link_cost.link_of(probe, streams=4, small_bytes=8 << 10)
+    assert link.latency_seconds == pytest.approx(latency)
+    # With one size above the smallest there is nothing to tell the burst by: 8 % of 1.5 MB.
+    allowed = 0.09 if bits_per_second == 25e6 else 1e-9
+    assert link.seconds_per_byte == pytest.approx(1.5 * 8 / bits_per_second, rel=allowed)
+
+
+def test_probes_end_when_they_are_long_or_large():
+    slow = ShapedLink(5e-3, 200e6, sent_share=1.5)
+    link_cost.link_of(slow, 4, 4096)
+    assert [size for size, _ in slow.probes] == [4096, 256 << 10, 1 << 20]
+    assert slow.probes[-1][1] == pytest.approx(0.25, rel=0.02)
+    fast = ShapedLink(1e-4, 100e9, sent_share=1.5)
+    link_cost.link_of(fast, 4, 4096)
+    assert [size for size, _ in fast.probes] == [4096, *(1 << p for p in (18, 20, 22, 24))]
+
+
+def test_noise_that_hides_the_rate_leaves_a_cost():
+    link = link_cost.link_of(lambda size: 1e-3, streams=2)
+    assert 0 < link.seconds_per_byte < 1e-10

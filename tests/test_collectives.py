@@ -57,11 +57,17 @@ def test_columns_are_in_flight_together_eagerly():
     collectives.in_each_column(cross, placed(np.zeros([4, 2])), DEVICES)
 
 
+def reduce_bucket(values, mesh):
+    sizes = [value[0].shape.num_elements() for value in values]
+    layout = fusion.layout_of(sizes, mesh, Uncompressed())
+    return fusion.reduce_bucket(values, layout, mesh, mean=False, compressor=Uncompressed())
+
+
 @pytest.mark.parametrize("sizes", [[()], [(5,), (), (0, 2), (3, 4)], [(5000,), (7,)]])
 def test_padding_never_leaks(sizes):
     mesh = fusion.Mesh(DEVICES)
     values = [placed([np.full(shape, i + 1.0, np.float32) for i in range(4)]) for shape in sizes]
-    results = fusion.reduce_bucket(values, mesh, mean=False, compressor=Uncompressed())
+    results = reduce_bucket(values, mesh)
     for shape, result in zip(sizes, results, strict=True):
         for local in result:
             np.testing.assert_array_equal(local, np.full(shape, 10.0))
@@ -70,11 +76,11 @@ def test_padding_never_leaks(sizes):
 def test_complex_numbers_stay_inside_a_worker():
     mesh = fusion.Mesh(DEVICES)
     value = placed([np.full([3], 1j * i, np.complex64) for i in range(4)])
-    (result,) = fusion.reduce_bucket([value], mesh, mean=False, compressor=Uncompressed())
+    (result,) = reduce_bucket([value], mesh)
     np.testing.assert_array_equal(result[0], np.full([3], 6j))
     mesh = fusion.Mesh(DEVICES, workers=2, streams=((collectives.Ring(_Alone()),) * 4,))
     with pytest.raises(TypeError, match="complex64 tensors cannot be summed between workers"):
-        fusion.reduce_bucket([value], mesh, mean=False, compressor=Uncompressed())
+        reduce_bucket([value], mesh)
 
 
 class _Alone:

@@ -40,7 +40,7 @@ def test_agreements_and_disagreements():
         assert "but 'second, shape [8], float32, bucket 0, float32 on the wire' on worker" in text
 
         kind, text = report["swapped sparse"]
-        assert "[0] is 'first, shape None, sparse, bucket -1, float32 on the wire' on" in text
+        assert "[0] is 'first, shape None, sparse, bucket -1, uncompressed on the wire' on" in text
 
         kind, text = report["dtype"]
         assert kind == "ValueError" and "[0] is 'first, shape [8], float32, bucket 0, " in text

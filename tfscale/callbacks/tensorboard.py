@@ -1,6 +1,5 @@
 """`TensorBoard`: the run's scalars, written once for the whole job."""
 
-import math
 import time
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import tensorflow as tf
 
 from tfscale._keras import retrace
 from tfscale._keras.training_state import StepCallback
+from tfscale.callbacks.bucket_table import bucket_table
 from tfscale.callbacks.rates import StepClock
 
 
@@ -130,9 +130,10 @@ class TensorBoard(StepCallback):
         if run == "train":
             operation = retrace.operation_of(self.model.distribute_strategy)
             texts = _exchange(operation) if operation is not None else {}
-            new = {tag: text for tag, text in texts.items() if self._texts.get(tag) != text}
-            values += [_text_value(tag, text) for tag, text in new.items()]
-            self._texts |= new
+            for tag, (state, text) in texts.items():
+                if self._texts.get(tag) != state:
+                    values.append(_text_value(tag, text))
+                    self._texts[tag] = state
         self._writers[run].add_summary(tf.compat.v1.Summary(value=values), self._iterations())
         self._writers[run].flush()  # a run that is killed keeps its points
 
@@ -150,23 +151,15 @@ def _writer(folder, first_iteration):
 
 
 def _exchange(operation):
-    """How gradients travel, as texts: the compression and, as a table, the bucket plan."""
-    texts = {"compression": operation.compressor.name}
-    plans = operation.plan_fingerprints()
-    if not plans:
-        return texts
-    buckets = {}
-    for path, shape, dtype, bucket in plans[-1]:
-        # What is sent alone comes last.
-        buckets.setdefault((bucket < 0, bucket), []).append((path, shape, dtype))
-    lines = ["| bucket | tensors | bytes | first | last |", "|---|---|---|---|---|"]
-    for (_, bucket), tensors in sorted(buckets.items()):
-        known = all(shape is not None for _, shape, _ in tensors)
-        size = sum(tf.as_dtype(d).size * math.prod(s) for _, s, d in tensors) if known else "?"
-        name = "alone" if bucket < 0 else bucket
-        # Filled from the last tensor backwards.
-        lines.append(f"| {name} | {len(tensors)} | {size} | {tensors[-1][0]} | {tensors[0][0]} |")
-    return texts | {"bucket_plan": "\n".join(lines)}
+    """How gradients travel: ``{tag: (state, text)}``, a text for each new state."""
+    name, plans = operation.compressor.name, operation.plan_fingerprints()
+    texts = {"compression": (name, name)}
+    if plans:
+        predicted, measured = operation.predicted_timeline(), operation.timeline()
+        # Measured times differ from step to step: those of the first one are shown.
+        state = plans[-1], predicted, bool(measured)
+        texts["bucket_plan"] = state, bucket_table(plans[-1], predicted, measured)
+    return texts
 
 
 def _text_value(tag, text):

@@ -103,9 +103,9 @@ class Exchange:
         for number, (bucket, stream) in enumerate(zip(plan.buckets, streams, strict=True)):
             tensors = [values[i] for i in bucket]
             compressor = compressors[plan.tensors[bucket[0]].wire]
+            layout = fusion.layout_of([plan.tensors[i].size for i in bucket], mesh, compressor)
             memory = mark = None
             if key is not None:
-                layout = fusion.layout_of([plan.tensors[i].size for i in bucket], mesh, compressor)
                 memory = memory_of(
                     self.state, key, number, bucket, layout, mesh.devices, compressor
                 )
@@ -113,7 +113,7 @@ class Exchange:
             if timeline is not None:
                 mark = functools.partial(_mark, timeline, number)
             reduced = fusion.reduce_bucket(
-                tensors, mesh, mean, compressor, stream, memory, mark, order
+                tensors, layout, mesh, mean, compressor, stream, memory, mark, order
             )
             for i, result in zip(bucket, reduced, strict=True):
                 results[i] = result
@@ -155,10 +155,11 @@ class Exchange:
                 "compressor with momentum=0 and the optimizer's own"
             )
         fingerprint = plan.fingerprint()
-        wires = [spec.wire for spec in plan.tensors] + ["float32"] * len(sparse)
+        wires = [_shown(spec.wire, fusion.wire_dtype(spec.dtype)) for spec in plan.tensors]
+        wires += ["uncompressed"] * len(sparse)  # TensorFlow's own gather
         fingerprint += [[path, None, "sparse", buckets.ALONE] for path in sparse]
         lines = [
-            "{}, shape {}, {}, bucket {}, ".format(*item) + f"{_shown(wire)} on the wire"
+            "{}, shape {}, {}, bucket {}, ".format(*item) + f"{wire} on the wire"
             for item, wire in zip(fingerprint, wires, strict=True)
         ]
         key = hashlib.sha256(json.dumps(lines).encode()).hexdigest()
@@ -173,7 +174,7 @@ class Exchange:
             "all-reduce of %d gradients in %d buckets, %s on the wire",
             len(fingerprint),
             len(plan.buckets) + len(plan.alone) + len(sparse),
-            _shown(self.compressor.name),
+            _shown(self.compressor.name, "uncompressed"),
         )
         return key
 
@@ -208,5 +209,6 @@ def _mark(timeline, bucket, name, tensors):
     timeline.mark(f"{name} {bucket}", tensors)
 
 
-def _shown(wire):
-    return "float32" if wire == "none" else wire
+def _shown(wire, plain):
+    """The name of a compressor as a reader understands it; `plain`: what it compresses."""
+    return wire.replace(Uncompressed().name, plain, 1)

@@ -4,7 +4,8 @@ import dataclasses
 
 import tensorflow as tf
 
-from tfscale.distribute import collectives, layout
+from tfscale.distribute import collectives
+from tfscale.distribute.layout import lay_out
 
 # Below this many elements to a device, one device's message is cheaper than one of each.
 _MIN_SHARD = 1024
@@ -43,6 +44,17 @@ class Mesh:
         return self.workers * len(self.devices)
 
 
+def wire_dtype(dtype):
+    """Returns the name of the dtype in which uncompressed tensors of `dtype` are sent and summed.
+
+    Example:
+        >>> wire_dtype("float16"), wire_dtype("float64")
+        ('float32', 'float64')
+    """
+    dtype = tf.as_dtype(dtype)
+    return _SUM_DTYPE.get(dtype, dtype).name
+
+
 class SendingOrder:
     """Keeps the buckets of a step from running ahead of each other.
 
@@ -76,20 +88,21 @@ def layout_of(sizes, mesh, compressor):
     Args:
         sizes: list of `int`, elements of each tensor.
         mesh: `Mesh`.
-        compressor: how the bucket travels between workers; None for whole tensors.
+        compressor: how the bucket travels between workers.
     """
     columns = len(mesh.devices) if sum(sizes) >= _MIN_SHARD * len(mesh.devices) else 1
-    quantum = 1
-    if mesh.workers > 1 and compressor is not None:
-        quantum = mesh.streams[0][0].quantum * compressor.block
-    return layout.lay_out(sizes, columns, quantum)
+    quantum = mesh.streams[0][0].quantum * compressor.block if mesh.workers > 1 else 1
+    return lay_out(sizes, columns, quantum)
 
 
-def reduce_bucket(values, mesh, mean, compressor, stream=0, memory=None, mark=None, order=None):
+def reduce_bucket(
+    values, layout, mesh, mean, compressor, stream=0, memory=None, mark=None, order=None
+):
     """Sums tensors of one dtype and known shapes over all replicas, as one message.
 
     Args:
         values: list with, for each value, the list of its tensors, one for each local device.
+        layout: what `layout_of` returned for them.
         mesh: `Mesh`.
         mean: `bool`, divide by the number of replicas; the mean of integers is floating point.
         compressor: how float32 travels between workers.
@@ -106,7 +119,6 @@ def reduce_bucket(values, mesh, mean, compressor, stream=0, memory=None, mark=No
     shapes = [value[0].shape for value in values]
     sum_dtype = _SUM_DTYPE.get(dtype, dtype)
     compressor = compressor if sum_dtype == tf.float32 else None
-    bucket = layout_of([shape.num_elements() for shape in shapes], mesh, compressor)
     flat = []
     for value in values:
         flat.append([])
@@ -115,10 +127,10 @@ def reduce_bucket(values, mesh, mean, compressor, stream=0, memory=None, mark=No
                 flat[-1].append(tf.cast(tf.reshape(tensor, [-1]), sum_dtype))
     mark("ready", [tensor for tensors in flat for tensor in tensors])
     after = order.before_next() if order is not None else ()
-    shards = collectives.local_reduce_scatter(flat, bucket, mesh.devices, after)
+    shards = collectives.local_reduce_scatter(flat, layout, mesh.devices, after)
     summed = shards
     mark("start", shards)
-    if bucket.length:
+    if layout.length:
         cross = _cross(mesh, stream, dtype, mean, compressor, memory)
         shards = collectives.in_each_column(cross, shards, mesh.devices)
     mark("end", shards)
@@ -126,7 +138,7 @@ def reduce_bucket(values, mesh, mean, compressor, stream=0, memory=None, mark=No
         order.add(summed, shards)
     result_dtype, results = _result_dtype(dtype, mean), []
     for tensors, shape in zip(
-        collectives.local_all_gather(shards, bucket, mesh.devices), shapes, strict=True
+        collectives.local_all_gather(shards, layout, mesh.devices), shapes, strict=True
     ):
         results.append([])
         for tensor, device in zip(tensors, mesh.devices, strict=True):

@@ -133,12 +133,27 @@ def finish_time(buckets, sizes, ready, link):
 
 def exchanges(buckets, sizes, ready, link):
     """Returns ``(start, end)`` of each bucket's exchange; arguments as for `finish_time`."""
-    spans, ends = [], [-math.inf] * link.streams
-    for bucket in buckets:
-        size = sum(sizes[i] for i in bucket)
-        start, end = _next(link, ends, max(ready[i] for i in bucket), size)
-        spans.append((start, end))
-        ends = [*ends[1:], end]
+    messages = [(max(ready[i] for i in b), sum(sizes[i] for i in b), link) for b in buckets]
+    return schedule(messages, link.streams)
+
+
+def schedule(messages, streams):
+    """Returns ``(start, end)`` of each message on streams that messages of several kinds share.
+
+    Args:
+        messages: sequence of ``(ready, bytes, link)`` in the order of sending; of the `Link` only
+            the two costs are used.
+        streams: `int`.
+
+    Example:
+        >>> slow, fast = Link(1.0, 0.1), Link(0.5, 0.0)
+        >>> schedule([(0.0, 10, slow), (0.0, 10, fast)], streams=1)
+        [(0.0, 2.0), (2.0, 2.5)]
+    """
+    spans, ends = [], [-math.inf] * streams
+    for ready, size, link in messages:
+        spans.append(_next(link, ends, ready, size))
+        ends = [*ends[1:], spans[-1][1]]
     return spans
 
 
