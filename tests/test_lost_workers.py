@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tfscale.distribute import lost_workers
 from tfscale.distribute.lost_workers import explain_lost_worker
 from tfscale.distribute.strategy import create_strategy
 
@@ -36,7 +37,29 @@ PASSED_ON = (
     "Collective ops is aborted by: failed to connect to all addresses\\nAdditional GRPC error "
     'information from remote target /job:worker/replica:0/task:1 while calling"}'
 )
+BROKEN = [
+    "Collective ops is aborted by: sendmsg: Broken pipe (32)",
+    "recvmsg:Connection timed out",
+    "sendmsg:No route to host",
+    "Socket closed",
+    "Stream removed",
+    "Endpoint closing",
+    "GOAWAY received",
+    "keepalive watchdog timeout",
+    "Failed to connect to remote host: Network is unreachable",
+]
+# What a worker that goes on may answer.
+ALIVE = [
+    "Invalid argument: Input to reshape is a tensor with 12 values",
+    "Collective ops is aborted by: Out of memory: 1024 bytes",
+    "Cancelled by graph mgr",
+    "the stream of the pipe was removed from the connection",
+]
 ADDRESSES = ["10.0.0.1:2", "10.0.0.2:2", "10.0.0.3:2"]
+
+
+def connection(what):
+    return CONNECTION.format(what=what, job="worker", task=2, call="WorkerService/RecvBuf")
 
 
 def unhealthy(*tasks):
@@ -67,6 +90,8 @@ def unhealthy(*tasks):
             "worker 2 (10.0.0.3:2) has ended",
         ),
         (PASSED_ON, "worker 1 (10.0.0.2:2) has ended"),
+        *((connection(reason), "worker 2 (10.0.0.3:2) has ended") for reason in BROKEN),
+        *((connection(reason), None) for reason in ALIVE),
         ("Input to reshape is a tensor with 12 values", None),
         ("Deadline Exceeded", None),
     ],
@@ -82,6 +107,36 @@ def test_the_lost_worker_is_named(monkeypatch, text, name):
     assert (explain_lost_worker(text) is None) == (name is None)
     monkeypatch.setenv("TF_CONFIG", "{broken")
     assert (explain_lost_worker(text) is None) == (name is None)
+
+
+def test_who_was_given_up_before_is_named_and_not_who_followed(monkeypatch):
+    """Worker 2 has ended since it heard that worker 1 is lost; worker 0 hears of that end first."""
+    asked, waited = [], []
+
+    def worker_errors(jobs):
+        asked.append(jobs)
+        return errors
+
+    monkeypatch.setattr(lost_workers._tf_private, "has_key_value_store", lambda: True)
+    monkeypatch.setattr(lost_workers._tf_private, "worker_errors", worker_errors)
+    monkeypatch.setattr(lost_workers.time, "sleep", waited.append)
+    text = connection("recvmsg:Connection reset by peer")
+    silent = "Task /job:worker/replica:0/task:1 heartbeat timeout. This indicates"
+    for index, errors, name in (
+        (0, {1: silent}, "worker 1 (10.0.0.2:2) has"),
+        (0, {}, "worker 2 (10.0.0.3:2) has"),
+        (0, {1: "it has closed its connection"}, "worker 2 (10.0.0.3:2) has"),
+        (1, {1: silent}, "worker 2 (10.0.0.3:2) has"),  # only the first worker can ask
+    ):
+        task = {"type": "worker", "index": index}
+        monkeypatch.setenv(
+            "TF_CONFIG", json.dumps({"cluster": {"worker": ADDRESSES}, "task": task})
+        )
+        assert explain_lost_worker(text).startswith(name), errors
+    assert asked == [[("worker", 3)]] * 3
+    # The others hear from the first worker who is lost.
+    assert len(waited) == 3
+    assert explain_lost_worker("something else") is None and len(asked) == 3
 
 
 def test_a_chief_is_worker_0(monkeypatch):

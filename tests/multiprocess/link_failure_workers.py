@@ -2,8 +2,8 @@
 
     python -m tests.multiprocess.link_failure_workers train|agree STEPS HEARTBEAT_SECONDS
 
-Prints ``step i`` as it goes, then ``weights ...`` or ``raised SECONDS TYPE`` and, on the line
-after, what a user is told.
+Prints ``step i`` as it goes, then ``weights ...`` or ``raised SECONDS TYPE`` and, on the lines
+after, what a user is told, and would be if this worker had first heard of the end of worker 2.
 """
 
 import itertools
@@ -19,6 +19,11 @@ from tfscale.distribute import strategy as strategy_lib
 from tfscale.distribute.lost_workers import explain_lost_worker
 
 SHAPES = [(300, 400), (7,)]
+END_OF_WORKER_2 = (
+    "Collective ops is aborted by: recvmsg:Connection reset by peer\nAdditional GRPC error "
+    "information from remote target /job:worker/replica:0/task:2 while calling "
+    "/tensorflow.WorkerService/RecvBuf:\n:UNKNOWN:Error received from peer"
+)
 
 
 def train(strategy, steps):
@@ -59,6 +64,7 @@ def main(what, steps, heartbeat_seconds):
         # A TensorFlow error is for the caller to explain; ours have done it.
         told = explain_lost_worker(error) if isinstance(error, tf.errors.OpError) else error
         print(f"told {told}", flush=True)
+        print(f"of 2 {explain_lost_worker(END_OF_WORKER_2)}", flush=True)
         print(error, flush=True)
         sys.exit(1)
 

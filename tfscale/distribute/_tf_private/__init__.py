@@ -29,6 +29,7 @@ from tfscale.distribute._tf_private.runtime import (
     raw_variable,
     runtime_started,
     same_device,
+    worker_errors,
 )
 from tfscale.distribute._tf_private.strategies import MirroredStrategy, MultiWorkerMirroredStrategy
 
@@ -53,6 +54,7 @@ __all__ = [
     "regroup",
     "runtime_started",
     "same_device",
+    "worker_errors",
     "worker_index",
     "worker_names",
 ]

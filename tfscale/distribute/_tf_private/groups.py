@@ -5,8 +5,9 @@ import itertools
 import tensorflow as tf
 from tensorflow.python.distribute import cross_device_utils, distribute_utils
 from tensorflow.python.distribute import values as value_lib
-from tensorflow.python.eager import context
 from tensorflow.python.ops import collective_ops
+
+from tfscale.distribute._tf_private.runtime import worker_errors
 
 # Collectives of two strategies of one process must never meet: each strategy takes its own
 # range of group keys. Workers create their strategies in the same order, so ranges agree.
@@ -161,11 +162,10 @@ def failed_workers(strategy):
     jobs = extended_of(strategy)._cluster_spec.as_dict()
     counts = [(job, len(jobs[job])) for job in ("chief", "worker") if job in jobs]
     try:
-        states = context.context().get_task_states(counts)
+        return sorted(worker_errors(counts))
     except tf.errors.OpError:
         # The coordination service itself is gone; it lives in worker 0.
         return [0]
-    return [index for index, error in enumerate(states) if error is not None]
 
 
 def cross_device_ops_of(strategy):

@@ -42,6 +42,25 @@ def heartbeat_seconds():
     return (context.context().coordination_service.heartbeat_timeout_in_ms or 10_000) / 1000
 
 
+def worker_errors(counts):
+    """Returns what the coordination service says of each worker that it has given up.
+
+    Safe in worker 0 only, where the service lives: elsewhere TensorFlow holds Python's
+    interpreter lock until worker 0 answers, if ever, and so no thread could limit the wait.
+
+    Args:
+        counts: list of ``(job, number of tasks)``, in worker order.
+
+    Returns:
+        `dict` of worker index to text.
+
+    Raises:
+        tf.errors.OpError: if the service is gone.
+    """
+    states = context.context().get_task_states(counts)
+    return {index: error.message for index, error in enumerate(states) if error is not None}
+
+
 def put_key(key, value):
     """Stores a string in the coordination service."""
     context.context().set_config_key_value(key, value)
