@@ -22,6 +22,20 @@ from tfscale.distribute.cost_model.prediction import _shared, bucket_link, plan_
 
 ROOT = Path(__file__).resolve().parent.parent
 FREE = Costs(**dict.fromkeys([f.name for f in dataclasses.fields(Costs)], 0.0))
+# What the machines of these tests are made of, so that a calibration has something to find.
+TRUE = Costs(
+    link_overhead=0.05,
+    uneven_connections=0.2,
+    step_seconds=8e-4,
+    transport=2e-9,
+    local=3e-10,
+    ring=5e-10,
+    bfloat16=8e-10,
+    float16=1e-9,
+    int8=3e-9,
+    topk=5e-9,
+    interference=0.6,
+)
 SIZES = tuple([1 << 20] * 40 + [4096] * 60)
 
 
@@ -79,6 +93,37 @@ def test_wire_time_by_hand():
     assert predict(cluster, Method("2d", bucket_bytes=None), [1_000_000], costs=slower).seconds == (
         pytest.approx(1.65 + 0.06)
     )
+
+
+def test_what_goes_to_several_others_at_once_fills_the_link_less():
+    four = Cluster(4, 2, 8e6, latency_seconds=0.0)
+    # Of 1.5 times a quarter of the bytes, two of three go to others than the first.
+    int8 = Method(compression="int8")
+    assert int8.direct_share(four) == pytest.approx(int8.sent_share(four) * 2 / 3)
+    for method in (Method(), Method("ring"), Method("tree"), Method(compression="bfloat16")):
+        assert method.direct_share(four) == 0
+    # The columns of a grid of 2 x 2 are pairs, and so are its rows.
+    assert Method("grid", "int8", worker_grid=(2, 2)).direct_share(four) == 0
+    assert Method("grid", worker_grid=(1, 4)).direct_share(four) == pytest.approx(3 / 4 * 2 / 3)
+    assert int8.direct_share(Cluster(2)) == int8.direct_share(Cluster(1)) == 0
+    uneven = dataclasses.replace(FREE, uneven_connections=0.3)
+    fair, slowed = (
+        predict(four, dataclasses.replace(int8, bucket_bytes=None), [1_000_000], costs=c).seconds
+        for c in (FREE, uneven)
+    )
+    assert slowed == pytest.approx(1.2 * fair)
+
+
+def test_the_cpus_work_hides_behind_the_wire_where_several_messages_are_in_flight():
+    # 1.5e6 bytes: 1.5 s on the wire; half as much work of the CPU on them.
+    costs = dataclasses.replace(FREE, transport=0.5e-6, interference=0.4)
+    for devices, streams, in_flight in ((1, 1, 1), (1, 4, 4), (2, 1, 2), (2, 4, 8)):
+        cluster = Cluster(
+            4, devices, 8e6, latency_seconds=0.0, cores_per_host=1, workers_per_host=1
+        )
+        method = Method(bucket_bytes=None, streams=streams)
+        predicted = predict(cluster, method, [1_000_000], costs=costs)
+        assert predicted.seconds == pytest.approx(1.5 + 0.4 * 0.75 / in_flight)
 
 
 def test_cpu_time_by_hand():
@@ -179,7 +224,7 @@ def test_where_each_algorithm_pays():
 
 
 def test_calibration_recovers_the_constants_that_matter():
-    true = Costs(0.05, 8e-4, 2e-9, 3e-10, 5e-10, 8e-10, 1e-9, 3e-9, 5e-9, 0.2)
+    true = TRUE
     methods = [
         Method("ring", bucket_bytes=None, streams=1),
         Method("2d"),
@@ -209,6 +254,25 @@ def test_calibration_recovers_the_constants_that_matter():
             p = predict(cluster, method, SIZES, costs=fitted.costs)
             unseen = predict(cluster, method, SIZES, costs=true)
             assert p.seconds == pytest.approx(unseen.seconds, rel=tolerance)
+
+
+def test_calibration_recovers_every_constant_that_its_rows_depend_on():
+    names = (None, "bfloat16", "float16", "int8", "topk")
+    methods = [Method(compression=name) for name in names]
+    # Many small buckets one after another show what a step costs.
+    methods += [
+        Method("ring", bucket_bytes=None, streams=1),
+        Method(bucket_bytes=1 << 16, streams=1),
+    ]
+    seen = []
+    for cluster in (lab(4, 2, 2e8), lab(4, 2, 1e9), lab(2, 1, 1e9)):
+        for method in methods:
+            p = predict(cluster, method, SIZES, costs=TRUE)
+            seen.append(Measurement(cluster, method, SIZES, p.seconds, p.cpu_seconds))
+    fitted = calibrate(seen)
+    assert not fitted.undetermined
+    for name, value in dataclasses.asdict(TRUE).items():
+        assert getattr(fitted.costs, name) == pytest.approx(value, rel=0.15), name
 
 
 def test_calibration_is_not_thrown_by_noise_and_says_how_good_it_is():

@@ -20,7 +20,7 @@ _USUAL_CONSTANT_SPREAD = 1.5
 _OUTLIER = 3.0
 _ROUNDS = 60
 # More than this would say that hiding one behind the other makes both slower.
-_UPPER = {"interference": 1.0, "link_overhead": 1.0}
+_UPPER = {"interference": 1.0, "link_overhead": 1.0, "uneven_connections": 1.0}
 
 
 @dataclasses.dataclass(frozen=True)

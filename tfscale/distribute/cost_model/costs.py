@@ -16,6 +16,9 @@ class Costs:
     Args:
         link_overhead: `float`, the wire's time beyond payload / line rate, as a share: headers,
             acknowledgements, pauses.
+        uneven_connections: `float`, more of it for what each worker sends to all others at once:
+            the connections that share a link do not end together, and TCP is slow to give the
+            rate of one that has ended to the others (see `Method.direct_share`).
         step_seconds: `float`, software's part in the latency of one step of a collective.
         transport: `float`, per byte that a worker sends and receives: copies, system calls.
         local: `float`, per byte of a bucket and local device: joining, summing, taking apart.
@@ -23,22 +26,24 @@ class Costs:
         bfloat16, float16, int8, topk: `float`, compressing and decompressing, per float32 byte
             of a bucket.
         interference: `float`, which share of the shorter of wire time and transport's CPU time
-            adds to the longer instead of hiding behind it.
+            adds to the longer instead of hiding behind it, with one message in flight; of k
+            messages (streams x local devices) it is a k-th.
 
     Raises:
         ValueError: for a value that is negative or not finite.
     """
 
-    link_overhead: float = 0.08
+    link_overhead: float = 0.05
+    uneven_connections: float = 0.05
     step_seconds: float = 4e-4
-    transport: float = 4e-9
-    local: float = 4e-10
-    ring: float = 9e-10
-    bfloat16: float = 2e-9
-    float16: float = 2e-9
-    int8: float = 3e-9
-    topk: float = 3e-9
-    interference: float = 0.1
+    transport: float = 3.5e-9
+    local: float = 6e-10
+    ring: float = 5e-10
+    bfloat16: float = 6e-10
+    float16: float = 6e-10
+    int8: float = 2e-9
+    topk: float = 2e-9
+    interference: float = 0.5
 
     def __post_init__(self):
         for name, value in dataclasses.asdict(self).items():

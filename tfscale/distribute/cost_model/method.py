@@ -109,6 +109,27 @@ class Method:
             along_rows /= 2
         return along_rows + self._compressed_share(rows) / columns
 
+    def direct_share(self, cluster):
+        """Returns how much of `sent_share` goes to several others at once, not to a neighbour.
+
+        Of a direct exchange among n workers that is ``(n - 2) / (n - 1)``: between two there is
+        but one connection.
+        """
+        if self.algorithm in ("ring", "tree") or cluster.workers == 1:
+            return 0.0
+        if self.algorithm == "2d":
+            return self._direct_column_share(cluster.workers)
+        rows, columns = self.grid_of(cluster)
+        # float32 is scattered along the row by an all-to-all and gathered by a ring; halves go
+        # by direct exchanges both times. Either way that is one vector of float32.
+        along_row = _several((columns - 1) / columns, columns)
+        return along_row + self._direct_column_share(rows) / columns
+
+    def _direct_column_share(self, workers):
+        if workers == 1 or self._travels_by_ring(workers):
+            return 0.0
+        return _several(self._compressed_share(workers), workers)
+
     def _compressed_share(self, workers):
         if self.compression == "topk":
             # Eight bytes for a value and its place, against four for the value alone. Where
@@ -162,3 +183,8 @@ class Method:
                 f"{cluster.workers} workers"
             )
         return rows, columns
+
+
+def _several(share, workers):
+    """What of a share that is sent to each of the others equally does not go to the first one."""
+    return share * (workers - 2) / (workers - 1) if workers > 1 else 0.0

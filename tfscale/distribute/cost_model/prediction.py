@@ -63,13 +63,16 @@ def predict(cluster, method, sizes, ready=None, costs=None):
 
         before = [(local or ring) D b / 2 + part of compression b] contention
         cross  = steps (latency + step_seconds)
-                 + longer(wire, transport) + interference shorter(wire, transport)
+                 + longer(wire, transport) + interference shorter(wire, transport) / in flight
         after  = as before, with the rest of compression
 
-    where ``wire = sent_share b (1 + link_overhead) 8 / bits_per_second`` and ``transport`` is the
-    CPU's work on the same bytes. With several streams, latency and the sums between two rounds
-    of one bucket hide behind the bytes of others. The whole can't be shorter than all work of
-    the CPU.
+    where ``transport`` is the CPU's work on the bytes sent, streams x local devices are in flight,
+    and::
+
+        wire = (sent_share (1 + link_overhead) + direct_share uneven_connections) b 8 / rate
+
+    With several streams, latency and the sums between two rounds of one bucket hide behind the
+    bytes of others. The whole can't be shorter than all work of the CPU.
 
     Args:
         cluster: `Cluster`.
@@ -171,10 +174,14 @@ def bucket_link(cluster, method, costs):
 def _stages(cluster, method, size, costs):
     sent = method.sent_share(cluster) * size
     transport = costs.transport * sent * cluster.contention
-    wire = cluster.seconds_on_the_wire(sent) * (1 + costs.link_overhead)
+    several = method.direct_share(cluster) * size
+    wire = cluster.seconds_on_the_wire(
+        sent * (1 + costs.link_overhead) + several * costs.uneven_connections
+    )
     each = costs.ring if method.algorithm == "ring" else costs.local
     local = each * size * cluster.devices_per_worker * cluster.contention
     work = costs.compression(method.compression) * size * cluster.contention
+    in_flight = method.streams * cluster.devices_per_worker
     two_rounds = method.has_work_between_rounds(cluster)
     split = _SPLIT_AROUND_TWO_ROUNDS if two_rounds else _SPLIT_AROUND_ONE_ROUND
     # Waking up for a step costs more where the cores are busy with other workers.
@@ -182,7 +189,7 @@ def _stages(cluster, method, size, costs):
     return _Stages(
         before=local / 2 + split[0] * work,
         latency=method.steps(cluster) * step,
-        link=max(wire, transport) + costs.interference * min(wire, transport),
+        link=max(wire, transport) + costs.interference / in_flight * min(wire, transport),
         between=split[1] * work,
         after=local / 2 + split[2] * work,
         cpu=local + work + transport,
