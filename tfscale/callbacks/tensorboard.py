@@ -28,6 +28,10 @@ class TensorBoard(StepCallback):
     | train      | bucket_plan           | when it changes  | text: a table of the buckets      |
     | validation | epoch_NAME            | end of epoch     | the validation's loss and metrics |
 
+    The table of buckets has the predicted times of an adaptive plan (not after resuming: the
+    checkpoint keeps the plan only), and the measured ones of the step at which it is written if
+    the all-reduce's `record_timeline` is on.
+
     Names are Keras's, so that the two runs share a chart. A resumed run says where it starts,
     and TensorBoard drops the points that the killed run wrote after that step.
 
