@@ -426,6 +426,9 @@ def test_training_of_two_workers(tmp_path):
     assert all(r["compute_seconds"] == 0.2 and r["forward_share"] == 0 for r in rows.values())
     assert ours["buckets"] == 2 and adaptive["bucket_bytes"] == "adaptive"
     assert 1 <= adaptive["buckets"] <= len(shapes.small())
+    (link,) = [line for line in adaptive["notes"] if "measured link" in line]
+    assert re.search(r" ms for an exchange .* MB of gradients per second", link)
+    assert not any("measured link" in line for line in ours["notes"])
     assert ceiling["bytes_per_link"] < 0.05 * stock["bytes_per_link"]
     assert ceiling["seconds_median"] > 0.2
     # The exchange takes 0.16 s with stock, all of it after the backward pass.

@@ -62,6 +62,7 @@ def measure(settings):
         sample, checksum = meter.measure(trial.step)
         meter.say(f"warm-up {method.name}: {sample.seconds:.2f} s, tracing included")
         _settle(meter, trial)
+        trial.notes = meter.take_notes()
         if method.pack == "best":
             _choose_pack(meter, trial)
         trials.append(trial)

@@ -40,6 +40,7 @@ class Meter:
     def __init__(self):
         # One step of each method and pack size is traced, which it takes for a leak.
         logging.getLogger("tensorflow").addFilter(lambda record: "retracing" not in record.msg)
+        self._notes = _Notes()
         self.worker = ClusterConfig.from_env().worker_index
         self.strategy = strategy_of("stock")
         strategy = self.strategy
@@ -66,9 +67,29 @@ class Meter:
         self.barrier()
         return Sample(seconds, _sent_bytes() - sent, time.process_time() - cpu), result
 
+    def take_notes(self):
+        """Returns the lines that tfscale has logged since the last call, such as a bucket plan."""
+        lines, self._notes.lines = self._notes.lines, []
+        return lines
+
     def say(self, text):
         """Prints a line of progress; the benchmark shows worker 0's."""
         print(text, flush=True)
+
+
+class _Notes(logging.Handler):
+    """Shows and keeps what tfscale logs."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+        logger = logging.getLogger("tfscale")
+        logger.setLevel(logging.INFO)
+        logger.addHandler(self)
+
+    def emit(self, record):
+        self.lines += record.getMessage().splitlines()
+        print(record.getMessage(), flush=True)
 
 
 def strategy_of(operation):

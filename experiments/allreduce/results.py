@@ -24,6 +24,7 @@ FACTS = (
     "bucket_bytes",
     "streams",
     "buckets",
+    "notes",
     "compute_seconds",
     "forward_share",
 )

@@ -114,6 +114,7 @@ def measure(settings):
         meter.say(f"warm-up {name} ...")
         trial = TrainingTrial(name, settings, compute_seconds)
         _warm_up(meter, trial)
+        trial.notes = meter.take_notes()
         trials.append(trial)
     samples = {trial.name: [] for trial in trials}
     for repeat in range(settings["repeats"]):

@@ -13,6 +13,8 @@ class Trial:
         operation: its `Hierarchical2DAllReduce`, or None.
         strategy: `tf.distribute.Strategy`.
         pack: `int`, bytes of stock's packs; 0 is one pack.
+        notes: `list` of the lines that tfscale logged while it was prepared: of adaptive buckets
+            the plan, with latency and bandwidth as they were measured.
     """
 
     def __init__(self, method):
@@ -21,6 +23,7 @@ class Trial:
         if method and method.family == "2d":
             self.operation = Hierarchical2DAllReduce(**method.arguments())
         self.strategy = strategy_of(self.operation)
+        self.notes = []
         self.pack = 0 if method is None or method.pack == "best" else method.pack
 
     @property
@@ -41,6 +44,7 @@ class Trial:
             # The last plan: adaptive buckets begin with others.
             numbers = [number for *_, number in plan_of(self.strategy)["plans"][-1]]
             facts["buckets"] = len({n for n in numbers if n >= 0}) + numbers.count(-1)
+            facts["notes"] = self.notes
             facts["lossy"] = self.operation.compressor.lossy
         facts["payload_bytes"] = payload_bytes(
             self.method,
