@@ -80,6 +80,9 @@ def test_probes_end_when_they_are_long_or_large():
     fast = ShapedLink(1e-4, 100e9, sent_share=1.5)
     link_cost.link_of(fast, 4, 4096)
     assert [size for size, _ in fast.probes] == [4096, *(1 << p for p in (18, 20, 22, 24))]
+    few = ShapedLink(1e-4, 100e9, sent_share=1.5)
+    link_cost.link_of(few, 4, 4096, largest_bytes=2 << 20)
+    assert [size for size, _ in few.probes] == [4096, 1 << 18, 1 << 20]
 
 
 def test_noise_that_hides_the_rate_leaves_a_cost():

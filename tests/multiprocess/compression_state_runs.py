@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import numpy as np
+import tensorflow as tf
 
 from tests.multiprocess.checkpoint_runs import STEPS, KillAt, Watch, data
 from tfscale._keras import keras, retrace
 from tfscale.callbacks.checkpoint import CheckpointAndResume
 from tfscale.callbacks.compression_schedule import CompressionSchedule
+from tfscale.callbacks.tensorboard import TensorBoard
 from tfscale.distribute import _tf_private
 from tfscale.distribute.agreement import agree
 from tfscale.distribute.all_reduce import Hierarchical2DAllReduce, plan_of
@@ -253,7 +255,9 @@ def adaptive(folder):
         def on_epoch_end(self, epoch, logs=None):
             notes["plans"].append(plan_of(strategy)["plans"][-1])
 
-    run(strategy, folder / "run", epochs=3, save_every=None, extra=[Note()])
+    board = TensorBoard(folder / "logs", update_freq=1)
+    run(strategy, folder / "run", epochs=3, save_every=None, extra=[Note(), board])
+    notes["predicted"] = operation.predicted_timeline()
     position = json.loads((folder / "run" / "step-00000015" / "position.json").read_text())
     notes["saved"] = position["compression"]["measured"], position["bucket_plan"]["plans"][-1]
     return notes
@@ -268,5 +272,19 @@ def resume_adaptive(folder):
         def on_train_batch_end(self, batch, logs=None):
             measured.append(operation.wants_measurement)
 
-    run(strategy, folder / "run", epochs=4, save_every=None, extra=[Note()])
+    operation.record_timeline()
+    board = TensorBoard(folder / "logs of the resumed", update_freq=1)
+    run(strategy, folder / "run", epochs=4, save_every=None, extra=[Note(), board])
+    assert operation.predicted_timeline() == []
     return measured, plan_of(strategy)["plans"][-1]
+
+
+def tables(folder):
+    """The tables of buckets that TensorBoard would show, from the first to the last."""
+    events = [
+        event
+        for path in sorted(folder.rglob("events.*"))
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+    ]
+    values = [value for event in events for value in event.summary.value]
+    return [v.tensor.string_val[0].decode() for v in values if v.tag == "bucket_plan"]

@@ -139,6 +139,12 @@ def test_an_adaptive_plan_is_kept(tmp_path):
         assert sorted(set(note["generations"])) == [0, 1]
         assert note["saved"] == (True, note["plans"][-1])
     assert notes[0]["plans"] == notes[1]["plans"]
+    assert notes[0]["predicted"] == notes[1]["predicted"] != []
+    # One table while it measures, one of the plan with its times.
+    before, planned = runs.tables(tmp_path / "logs")
+    assert "predicted end" not in before and "predicted end" in planned
     for measured, plan in run_in_processes(runs.resume_adaptive, 2, 1, (str(tmp_path),)):
         assert measured == [False] * runs.STEPS
         assert plan == notes[0]["plans"][-1]
+    (table,) = runs.tables(tmp_path / "logs of the resumed")
+    assert "measured end" in table and "predicted" not in table

@@ -96,12 +96,17 @@ class AdaptiveFusion:
             compressors: `dict` of the compressors in use, by name.
             timeout_seconds: `float`, how long to wait for the other workers.
         """
-        links = {}
+        bytes_of, links = {}, {}
+        for specs, *_ in self._measured.values():
+            for spec in specs:
+                if spec.shape is not None:
+                    bytes_of[spec.wire] = bytes_of.get(spec.wire, 0) + spec.bytes
+        for wire in sorted(bytes_of):
+            links[wire] = measure_link(
+                strategy, mesh, compressors[wire], bytes_of[wire], timeout_seconds
+            )
         for specs, _, readings in self._measured.values():
-            wires = sorted({s.wire for s in specs if s.shape is not None})
-            for wire in wires:
-                if wire not in links:
-                    links[wire] = measure_link(strategy, mesh, compressors[wire], timeout_seconds)
+            wires = {spec.wire for spec in specs if spec.shape is not None}
             ready = _ready_times(readings[1:], len(specs))
             told = agreement.gather_values(strategy, "ready times", ready, timeout_seconds)
             # The slowest worker decides when an exchange can begin.

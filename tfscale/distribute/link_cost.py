@@ -21,17 +21,18 @@ _LARGEST_BYTES = 16 << 20
 _REPEATS = 3
 
 
-def measure_link(strategy, mesh, compressor, timeout_seconds=120):
+def measure_link(strategy, mesh, compressor, gradient_bytes, timeout_seconds=120):
     """Measures what an exchange costs; every worker calls it at the same time.
 
     Buckets are sent with as many in flight as there are streams, on all local devices and with
     the compression that gradients have: first of a few bytes, then of more and more, until one
-    exchange takes 0.2 s or a bucket has 16 MiB. That is about a second on most links.
+    exchange takes 0.2 s, or a bucket has 16 MiB or holds all gradients.
 
     Args:
         strategy: `tf.distribute.Strategy`.
         mesh: `Mesh` of several workers.
         compressor: how the buckets travel.
+        gradient_bytes: `int`, of all gradients that travel so.
         timeout_seconds: `float`, how long to wait for the other workers.
 
     Returns:
@@ -51,10 +52,11 @@ def measure_link(strategy, mesh, compressor, timeout_seconds=120):
         )
         return max(told)
 
-    return link_of(probe, len(mesh.streams), _SMALL_BYTES * len(mesh.devices))
+    largest = min(gradient_bytes, _LARGEST_BYTES)
+    return link_of(probe, len(mesh.streams), _SMALL_BYTES * len(mesh.devices), largest)
 
 
-def link_of(probe, streams, small_bytes=_SMALL_BYTES):
+def link_of(probe, streams, small_bytes=_SMALL_BYTES, largest_bytes=_LARGEST_BYTES):
     """Returns the `Link` that explains how long exchanges take::
 
         probe(bytes) = latency + streams * bytes * seconds_per_byte      # one bucket a stream
@@ -67,6 +69,7 @@ def link_of(probe, streams, small_bytes=_SMALL_BYTES):
             as there are streams.
         streams: `int`.
         small_bytes: `int`, size of the smallest bucket.
+        largest_bytes: `int`, no bucket is larger, but for the first two.
 
     Example:
         >>> link_of(lambda size: 0.004 + 2 * size * 1e-7, streams=2, small_bytes=0)
@@ -78,7 +81,7 @@ def link_of(probe, streams, small_bytes=_SMALL_BYTES):
         before, size = (size, seconds), following
         seconds = probe(size)
         following = size * _GROWTH
-        if seconds >= _LONG_ENOUGH_SECONDS or following > _LARGEST_BYTES:
+        if seconds >= _LONG_ENOUGH_SECONDS or following > largest_bytes:
             break
     more = seconds - before[1]
     if more <= 0:  # Too fast for the clock and the noise around it.
@@ -91,17 +94,18 @@ def _exchange(mesh, compressor, elements):
     state = CompressionState()
     state.begin_plan("probe", [("probe", elements)])
     layout = fusion.layout_of([elements], mesh, compressor)
-    buckets = []  # Made beforehand: random numbers take longer than a fast link.
-    for _ in mesh.streams:
-        buckets.append([])
-        for device in mesh.devices:
-            with tf.device(device):
-                buckets[-1].append(tf.random.normal([elements]))
+    # Made beforehand: random numbers take longer than a fast link. Each stream has a tensor of its
+    # own, or TensorFlow would sum them inside the worker once for all.
+    vectors = []
+    for device in mesh.devices:
+        with tf.device(device):
+            vector = tf.random.normal([elements])
+            vectors.append([tf.identity(vector) for _ in mesh.streams])
 
     @tf.function
     def exchange():
         ends = []
-        for stream, values in enumerate(buckets):
+        for stream, values in enumerate(zip(*vectors, strict=True)):
             memory = memory_of(state, "probe", stream, [0], layout, mesh.devices, compressor)
             (result,) = fusion.reduce_bucket(
                 [values], layout, mesh, False, compressor, stream, memory
