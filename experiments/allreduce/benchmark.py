@@ -161,8 +161,15 @@ def _run(args):
         for method in args.parsed:
             if method.family == "peer":
                 print(f"{method.name} ...", flush=True)
-                row = peers.run(method.name, lab, args.workers, args.repeats, tensors)
+                try:
+                    row = peers.run(method.name, lab, args.workers, args.repeats, tensors)
+                except peers.PeerFailed as error:
+                    # The others' rows, of minutes or hours, are shown and written all the same.
+                    print(f"error: {error}", file=sys.stderr)
+                    row, code = None, 1
                 rows += [row] if row else []
+        if not rows:
+            return code
     title = (
         f"{args.mode}: {args.workers} workers x {args.devices_per_worker} devices, "
         f"{format_rate(parse_rate(args.rate))}, {shapes.elements(tensors) / 1e6:.1f} M parameters"
@@ -186,7 +193,7 @@ def _run(args):
         )
     if args.plot:
         results.plot(args.plot, rows, title)
-    return 0
+    return code
 
 
 def _run_workers(args, lab, tensors):

@@ -4,6 +4,7 @@ They are optional; ``install.sh`` beside this file makes their environments.
 """
 
 from experiments.allreduce.peers.environments import METHODS
+from experiments.allreduce.peers.launch import PeerFailed
 from experiments.allreduce.peers.rows import run
 
-__all__ = ["METHODS", "run"]
+__all__ = ["METHODS", "PeerFailed", "run"]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from experiments.allreduce.lab import INTERFACE
 from experiments.allreduce.peers import environments
+from tfscale.processes import Command, run_group
 
 PORT = 29400  # In namespaces of our own nobody else listens.
 
@@ -44,15 +45,14 @@ def run_workers(method, python, lab, workers, repeats, shapes, timeout_seconds, 
     program = program or [str(python), "-m", f"experiments.allreduce.peers.{spec.module}"]
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tfscale-peer-")))
-        deadline = time.monotonic() + timeout_seconds
         extra = {}
         if spec.environment == "horovod":
-            port = _rendezvous(python, lab, workers, folder, deadline, stack)
+            port = stack.enter_context(_rendezvous(python, lab, workers, folder, timeout_seconds))
             extra = {
                 "HOROVOD_GLOO_RENDEZVOUS_ADDR": lab.address(0),
                 "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
             }
-        processes = []
+        commands = []
         for worker in range(workers):
             settings = {
                 "method": method,
@@ -67,16 +67,25 @@ def run_workers(method, python, lab, workers, repeats, shapes, timeout_seconds, 
             }
             variables = {**_variables(worker, workers), **extra}
             variables["TFSCALE_PEER"] = json.dumps(settings)
-            command = lab.command(worker, _knowing_names(program, lab, worker, workers, folder))
-            log = folder / f"log-{worker}.txt"
-            processes.append(_start(command, variables, log, stack))
-        problem = _wait(processes, deadline, timeout_seconds)
-        reports = [_report(folder, worker, processes[worker]) for worker in range(workers)]
-        if problem or None in reports:
-            tails = [_tail(folder, worker, processes[worker]) for worker in range(workers)]
-            problem = problem or "a worker ended without a report"
-            raise PeerFailed("\n".join([f"{method}: {problem}", *tails]))
-        return reports
+            argv = lab.command(worker, _knowing_names(program, lab, worker, workers, folder))
+            commands.append(Command(f"worker {worker}", tuple(argv), variables, show=False))
+        result = run_group(commands, timeout_seconds=timeout_seconds)
+        if result.stopped_by is not None:
+            raise KeyboardInterrupt(result.describe())
+        paths = [folder / f"report-{worker}.json" for worker in range(workers)]
+        problem = result.describe()
+        if not problem and not all(path.exists() for path in paths):
+            problem = "a worker ended without a report"
+        if problem:
+            raise PeerFailed("\n".join([f"{method}: {problem}", *_tails(result)]))
+        return [json.loads(path.read_text()) for path in paths]
+
+
+def _tails(result):
+    """Every worker's last lines: of a group that hangs none is the first to fail."""
+    for name, code, tail in zip(result.names, result.exit_codes, result.tails, strict=True):
+        yield f"--- {name} (exit code {code}), last lines:"
+        yield from tail
 
 
 def _variables(worker, workers):
@@ -121,66 +130,34 @@ def _knowing_names(command, lab, worker, workers, folder):
     return ["sh", "-c", script, str(hosts), *command]
 
 
-def _rendezvous(python, lab, workers, folder, deadline, stack):
-    """Starts Horovod's meeting point on worker 0's host and returns its port."""
-    path = folder / "port"
+@contextlib.contextmanager
+def _rendezvous(python, lab, workers, folder, timeout_seconds):
+    """Horovod's meeting point on worker 0's host, until it is left; gives its port.
+
+    Not a member of the workers' group: it ends when its standard input is closed.
+    """
+    path, log = folder / "port", folder / "log-rendezvous.txt"
     module = "experiments.allreduce.peers.horovod_rendezvous"
-    command = lab.command(0, [str(python), "-m", module, str(path), str(workers)])
-    log = folder / "log-rendezvous.txt"
-    process = _start(command, _variables(0, workers), log, stack, stdin=subprocess.PIPE)
-    while not path.exists():
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise PeerFailed(f"Horovod's rendezvous did not start:\n{log.read_text()[-2000:]}")
-        time.sleep(0.05)
-    return int(path.read_text())
-
-
-def _start(command, variables, log, stack, stdin=subprocess.DEVNULL):
-    output = stack.enter_context(open(log, "wb"))
-    process = subprocess.Popen(
-        command,
-        env=variables,
-        cwd=environments.ROOT,
-        stdin=stdin,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    stack.callback(_end, process)
-    return process
-
-
-def _end(process):
-    """Kills a worker with all that it started, which are in a session of their own."""
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    if process.stdin:
-        process.stdin.close()
-    process.wait()
-
-
-def _wait(processes, deadline, timeout_seconds):
-    """Returns what went wrong, or None once all have ended well."""
-    while True:
-        codes = [process.poll() for process in processes]
-        failed = [worker for worker, code in enumerate(codes) if code]
-        if failed:
-            return f"worker {failed[0]} exited with code {codes[failed[0]]}"
-        if None not in codes:
-            return None
-        if time.monotonic() > deadline:
-            running = [worker for worker, code in enumerate(codes) if code is None]
-            return f"workers {running} still ran after {timeout_seconds:g} s and were ended"
-        time.sleep(0.1)
-
-
-def _report(folder, worker, process):
-    path = folder / f"report-{worker}.json"
-    return json.loads(path.read_text()) if path.exists() and process.poll() == 0 else None
-
-
-def _tail(folder, worker, process, lines=20):
-    text = (folder / f"log-{worker}.txt").read_text(errors="replace").splitlines()
-    head = f"--- worker {worker} (exit code {process.poll()}), last lines:"
-    return "\n".join([head, *text[-lines:]])
+    deadline = time.monotonic() + timeout_seconds
+    with (
+        open(log, "wb") as output,
+        subprocess.Popen(
+            lab.command(0, [str(python), "-m", module, str(path), str(workers)]),
+            env=_variables(0, workers),
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            while not path.exists():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise PeerFailed(
+                        f"Horovod's rendezvous did not start:\n{log.read_text()[-2000:]}"
+                    )
+                time.sleep(0.05)
+            yield int(path.read_text())
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
