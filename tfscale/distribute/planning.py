@@ -68,7 +68,7 @@ class Plan:
             f"{statistics.median_low(sizes):,}, the largest {sizes[-1]:,}"
         ]
         for wire, link in sorted(self.links.items()):
-            name = "uncompressed" if wire == "none" else wire
+            name = wire.replace("none", "uncompressed", 1)
             lines.append(
                 f"  measured link ({name}): {1e3 * link.latency_seconds:.3g} ms for an exchange of "
                 f"a few bytes, then {1e-6 / link.seconds_per_byte:.4g} MB of gradients per second"
