@@ -1,5 +1,6 @@
 """Checkpoints in one process: resumed equals undisturbed, and what cannot be resumed says why."""
 
+import contextlib
 import functools
 import json
 import logging
@@ -371,7 +372,7 @@ def test_another_plan_of_the_all_reduce_is_said(mirrored, tmp_path, caplog, monk
 
 
 class HoldsBack:
-    """Stands in for an all-reduce whose compression holds something back."""
+    """Stands in for an all-reduce whose compression holds something back of one model."""
 
     generation, wants_measurement = 0, False
     compressor = types.SimpleNamespace(name="int8", momentum=0.0)
@@ -379,6 +380,16 @@ class HoldsBack:
     def __init__(self, exported=()):
         self.state, self.used_plans = CompressionState(), []
         self.state.load(list(exported))
+
+    def state_of(self, model):
+        return self.state
+
+    def for_model(self, model):
+        """A step takes over what belongs to its tensors."""
+        self.state.begin_plan("plan", [("a/kernel", 24)])
+        for slot in ("residual", "velocity"):
+            self.state.vector(slot, "plan", 0, 0, ((0, 0, 24, 0),), 24, "/cpu:0")
+        return contextlib.nullcontext()
 
     def use_plan(self, saved):
         self.used_plans.append(saved)
@@ -412,11 +423,32 @@ def test_what_compression_holds_back_is_restored_to_the_bit(mirrored, tmp_path, 
     operation.state.load([{"tensors": [["x", 1, 0]], "residual": [np.ones(1, "float32")]}])
     run(mirrored, tmp_path, epochs=3)
     assert_held_back(operation)
+    assert "held back gradients of" not in caplog.text
     assert len(operation.used_plans) == 2
 
     caplog.clear()
     run(tf.distribute.get_strategy(), tmp_path, epochs=4)
     assert "what compression (int8) held back on 1 workers; this strategy has no" in caplog.text
+
+
+@pytest.mark.slow
+def test_what_the_first_step_does_not_take_over_is_said_and_dropped(mirrored, tmp_path, caplog):
+    saved = held_back()
+    saved["tensors"].append(["old/kernel", 3, 0])
+    for slot in ("residual", "velocity"):
+        saved[slot].append(np.ones(3, "float32"))
+    operation = HoldsBack([saved])
+    install(mirrored, operation)
+    run(mirrored, tmp_path, epochs=1)
+    assert "dropped" not in caplog.text  # nothing was restored
+    operation = HoldsBack()
+    install(mirrored, operation)
+    run(mirrored, tmp_path, epochs=2)
+    said = [r.getMessage() for r in caplog.records if "dropped" in r.getMessage()]
+    assert len(said) == 2
+    assert "gradients of 1 tensors that this model does not exchange (old/kernel ...)" in said[0]
+    assert "velocities of 1 tensors, for which there is no momentum now (old/kernel" in said[1]
+    assert_held_back(operation)
 
 
 @pytest.mark.slow

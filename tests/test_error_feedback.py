@@ -82,10 +82,33 @@ def test_the_sum_over_workers_stays(old, new):
 def test_what_finds_no_tensor_is_named(caplog):
     state = CompressionState()
     state.load([{"tensors": [["old/kernel", 3, 0]], "residual": [np.ones(3, np.float32)]}])
+    assert "old/kernel" in str(state.export())
     fill(state, "plan", 2, None)
     with caplog.at_level(logging.WARNING, logger="tfscale"):
-        state.warn_of_leftovers()
-    assert "old/kernel" in caplog.text
+        state.drop_leftovers()
+    assert "gradients of 1 tensors that this model does not exchange (old/kernel" in caplog.text
+    # Not those of another slot or those that were taken over.
+    assert "velocities" not in caplog.text and "dense" not in caplog.text
+    assert "old/kernel" not in str(state.export())
+
+
+def test_a_velocity_that_nobody_keeps_is_dropped(caplog):
+    saved = exported(worker=0)
+    saved["velocity"] = [2 * values for values in saved["residual"]]
+    state = CompressionState()
+    state.load([saved])
+    fill(state, "without momentum", 2, None)
+    assert set(state.export()) == {"tensors", "residual", "velocity"}
+    state.drop_leftovers()
+    assert "velocities of 3 tensors, for which there is no momentum now (conv2d" in caplog.text
+    assert_equal(state.export(), exported(worker=0))
+    assert "velocity" not in state.export()
+    # At a change of the compressor.
+    state.load([saved])
+    state.release()
+    state.forget_velocities()
+    assert_equal(state.export(), exported(worker=0))
+    assert "velocity" not in state.export()
 
 
 def assert_equal(left, right):

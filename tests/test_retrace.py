@@ -1,5 +1,6 @@
 """A training step is traced again when what it exchanges has changed, and only then."""
 
+import contextlib
 import gc
 import types
 import weakref
@@ -21,7 +22,7 @@ class Operation(tf.distribute.ReductionToOneDevice):
         self.generation, self.traces = 0, []
         self.compressor = types.SimpleNamespace(momentum=0.0, name="none")
         self.measured_steps = None  # after how many more the plan is made
-        self.calls = 0
+        self.calls, self.models = 0, []
 
     @property
     def wants_measurement(self):
@@ -34,6 +35,10 @@ class Operation(tf.distribute.ReductionToOneDevice):
             self.measured_steps = None
             return True
         return False
+
+    def for_model(self, model):
+        self.models.append(weakref.ref(model))
+        return contextlib.nullcontext()
 
     def explain(self, error):
         return "worker 1 is lost" if "a lost worker" in str(error) else None
@@ -201,6 +206,16 @@ def test_a_step_of_the_users_own_is_wrapped_once(strategy, operation):
     assert operation.traces == [*first(0), 1] and model.count == 6
 
 
+def test_each_step_is_traced_and_run_for_its_model(strategy, operation):
+    models = [build(strategy) for _ in range(2)]
+    for model in models:
+        fit(model, steps=1)
+    x = np.ones([4, 2], "float32")
+    for model in models:
+        model.train_on_batch(x, x[:, :1])
+    assert [reference() for reference in operation.models] == models * 2
+
+
 def test_other_strategies_and_operations_are_left_alone(strategy):
     other = tf.distribute.get_strategy()
     install(other, tf.distribute.ReductionToOneDevice())
@@ -290,3 +305,36 @@ def test_the_error_of_a_lost_worker_is_put_in_words(strategy, operation):
     step._function = failing("something else")
     with pytest.raises(tf.errors.UnavailableError):
         fit(model)
+
+
+@pytest.mark.parametrize("what", ["evaluate", "predict"])
+def test_so_it_is_in_evaluate_and_predict(strategy, operation, what):
+    class Failing(keras.layers.Layer):
+        def call(self, inputs, training=False):
+            if not training:
+                tf.py_function(self.fail, [inputs], [])
+            return inputs
+
+        def fail(self, inputs):
+            if self.text:
+                raise ValueError(self.text)
+
+    layer = Failing()
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([1]), layer, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x = np.ones([4, 1], "float32")
+    data = [x, x] if what == "evaluate" else [x]
+
+    def run(text):
+        layer.text = text
+        return getattr(model, what)(*data, verbose=0)
+
+    result = run(None)
+    function = getattr(model, f"{what.replace('evaluate', 'test')}_function")
+    with pytest.raises(RuntimeError, match="worker 1 is lost"):
+        run("a lost worker")
+    with pytest.raises(tf.errors.OpError, match="something else"):
+        run("something else")
+    np.testing.assert_array_equal(run(None), result)
+    assert getattr(model, f"{what.replace('evaluate', 'test')}_function") is function

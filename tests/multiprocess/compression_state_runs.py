@@ -79,9 +79,9 @@ def state_of(model):
     ]
 
 
-def by_tensor(exported):
+def owed_of(operation, model):
     """What a worker holds back: {slot: {tensor: values}}, without tensors that are all zero."""
-    found = {}
+    found, exported = {}, operation.state_of(model).export()
     for slot in set(exported) - {"tensors"}:
         for tensor, values in zip(exported["tensors"], exported[slot], strict=True):
             if np.any(values):
@@ -100,10 +100,9 @@ class RaiseAt(keras.callbacks.Callback):
 
 
 def begin(operation, kind):
-    """Sets the compression of a run, and forgets what the run before left in this process."""
+    """Sets the compression of a run."""
     phases = PHASES.get(kind)
     operation.set_compression(phases[0] if phases else COMPRESSIONS[kind]())
-    operation.state.load([])
     return phases
 
 
@@ -129,7 +128,7 @@ def resume_and_compare(folder):
             found[directory] = {
                 "initial_step": resume.initial_step,
                 "state": state_of(model),
-                "owed": by_tensor(operation.state.export()),
+                "owed": owed_of(operation, model),
                 "history": history,
                 "changes": operation.generation - before,
             }
@@ -144,7 +143,7 @@ class Dense(keras.callbacks.Callback):
         self.operation = operation
 
     def on_train_begin(self, logs=None):
-        self.before = by_tensor(self.operation.state.export())
+        self.before = owed_of(self.operation, self.model)
         self.operation.set_compression(None)
 
 
@@ -164,7 +163,7 @@ def resume_elsewhere(folder, bucket_bytes):
         found[kind] = {
             "initial_step": resume.initial_step,
             "loaded": dense.before,
-            "left": by_tensor(operation.state.export()),
+            "left": owed_of(operation, model),
             "plan": plan_of(strategy)["plans"][-1],
         }
     return found
@@ -214,6 +213,7 @@ def refused(folder):
         errors["other schedules"] = str(error)
 
     errors["between fits"] = between_fits(strategy, operation)
+    errors["two models"] = [in_turns(strategy, operation, n) for n in ([1, 2], [1], [2])]
 
     # A directory of its own on each worker.
     operation.set_compression(COMPRESSIONS["topk"]())
@@ -233,8 +233,19 @@ def between_fits(strategy, operation):
         operation.set_compression(compression)
         model.fit(batches, epochs=1, steps_per_epoch=2, verbose=0)
         functions.add(id(model.train_tf_function))
-        owed.append(sorted(by_tensor(operation.state.export())))
+        owed.append(sorted(owed_of(operation, model)))
     return int(model.optimizer.iterations.numpy()), len(functions), owed
+
+
+def in_turns(strategy, operation, skips):
+    """Models of the same names trained in turns: each one's weights and what it owes at the end."""
+    operation.set_compression(TopK(0.05, min_elements=8))
+    models = {skip: build(strategy) for skip in skips}
+    batches = {s: strategy.distribute_datasets_from_function(data(s)) for s in skips}
+    for _ in range(3):
+        for skip, model in models.items():
+            model.fit(batches[skip], epochs=1, steps_per_epoch=2, verbose=0)
+    return {skip: (state_of(m), owed_of(operation, m)) for skip, m in models.items()}
 
 
 def _flipped(content):

@@ -132,6 +132,15 @@ def test_compression_set_between_fits_needs_no_restart(cluster_2x1):
         assert owed == [["residual"], [], ["residual"], []]
 
 
+def test_models_trained_in_turns_keep_their_own_residuals(cluster_2x1):
+    for errors in cluster_2x1:
+        together, *alone = errors["two models"]
+        for one in alone:
+            ((skip, (state, owed)),) = one.items()
+            assert owed["residual"] and together[skip][0] == state
+            assert_same(together[skip][1], owed)
+
+
 def test_an_adaptive_plan_is_kept(tmp_path):
     notes = run_in_processes(runs.adaptive, 2, 1, (str(tmp_path),))
     for note in notes:

@@ -5,6 +5,7 @@ was traced before no longer does what the operation would do now. Keras keeps it
 from one `fit` to the next and knows nothing of that.
 """
 
+import contextlib
 import functools
 import logging
 import weakref
@@ -32,21 +33,32 @@ def install(strategy, operation):
             * `compressor.momentum`: float; above 0 the optimizer must have none of its own,
             * `wants_measurement`: bool; while True, `after_step(strategy)` is called after each
               execution of the step, and returns True where the step is to be traced again,
-            * `explain(error)`: what to say in place of a TensorFlow error, or None.
+            * `for_model(model)`: context in which the model's step is traced and run,
+            * `explain(error)`: what to say in place of a TensorFlow error, or None; also asked
+              in `evaluate` and `predict`.
 
             Anything without a `generation`, and None, is left alone.
     """
     if not hasattr(operation, "generation"):
         return
     _operations[strategy] = weakref.ref(operation)
-    if not hasattr(training.Model.make_train_function, "_tfscale_stock"):
-        training.Model.make_train_function = _traced_anew(training.Model.make_train_function)
+    model = training.Model
+    if not hasattr(model.make_train_function, "_tfscale_stock"):
+        model.make_train_function = _traced_anew(model.make_train_function)
+        model.make_test_function = _explained(model.make_test_function, "test_function")
+        model.make_predict_function = _explained(model.make_predict_function, "predict_function")
 
 
 def operation_of(strategy):
     """The operation that `install` was given for a strategy; None if there was none."""
     reference = _operations.get(strategy)
     return reference and reference()
+
+
+def for_model(model):
+    """The context in which a model's step is traced: that of its strategy's operation, if any."""
+    operation = operation_of(model.distribute_strategy)
+    return contextlib.nullcontext() if operation is None else operation.for_model(model)
 
 
 def retrace(model):
@@ -84,6 +96,38 @@ def _traced_anew(stock):
     return make_train_function
 
 
+def _explained(stock, name):
+    """`make_test_function` or the like, whose function says who is lost."""
+
+    @functools.wraps(stock)
+    def make_function(self, force=False):
+        before = getattr(self, name)
+        function = stock(self, force)
+        operation = operation_of(self.distribute_strategy)
+        if operation is not None and function is not before:
+
+            @functools.wraps(function)
+            def explained(iterator):
+                with _explaining(operation):
+                    return function(iterator)
+
+            setattr(self, name, explained)
+        return getattr(self, name)
+
+    return make_function
+
+
+@contextlib.contextmanager
+def _explaining(operation):
+    try:
+        yield
+    except tf.errors.OpError as error:
+        text = operation.explain(error)
+        if text is None:
+            raise
+        raise RuntimeError(text) from error
+
+
 class _Step:
     """A model's training step, which notices when it has to be traced again.
 
@@ -99,18 +143,13 @@ class _Step:
         self.generation = None  # that of the trace, which happens in the first call
 
     def __call__(self, iterator):
-        operation = self._operation
+        operation, model = self._operation, self._model()
         if self.generation not in (None, operation.generation):
             self._rebuild()
         self.generation = operation.generation
-        try:
+        with operation.for_model(model), _explaining(operation):
             logs = self._function(iterator)
-        except tf.errors.OpError as error:
-            text = operation.explain(error)
-            if text is None:
-                raise
-            raise RuntimeError(text) from error
-        if operation.wants_measurement and operation.after_step(self._model().distribute_strategy):
+        if operation.wants_measurement and operation.after_step(model.distribute_strategy):
             self.generation = _STALE
         return logs
 

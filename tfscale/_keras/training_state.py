@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from tfscale._keras import retrace
 from tfscale._keras.choice import keras
 
 
@@ -56,7 +57,8 @@ def before_first_step(model, function):
         return False
 
     def first_step(iterator):
-        traced.get_concrete_function(iterator)
+        with retrace.for_model(model):
+            traced.get_concrete_function(iterator)
         model.train_function = step
         function()
         return step(iterator)

@@ -234,6 +234,7 @@ class CheckpointAndResume(training_state.StepCallback):
         # Keras gives the number, within the epoch, of the last step that ran.
         self._global_step += batch + 1 - self._step
         self._step = batch + 1
+        self._compression.after_step()
         if self._is_due() and self._step != self.params.get("steps"):
             self._save()
 

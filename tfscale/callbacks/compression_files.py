@@ -41,6 +41,7 @@ class SavedCompression:
         self._worker = _tf_private.worker_index(self._strategy)
         self._workers = _tf_private.num_workers(self._strategy)
         self._exported = {}
+        self._leftovers = False
 
     # ------------------------------------------------------------------ saving
 
@@ -52,7 +53,7 @@ class SavedCompression:
         """
         if self._operation is None:
             return None
-        self._exported = self._operation.state.export()
+        self._exported = self._state().export()
         # The token names the folder that is being written, and tells files of one save apart
         # from those of another.
         mine = {"holds": bool(self._exported), "token": f"{os.getpid()}-{time.monotonic_ns()}"}
@@ -130,9 +131,19 @@ class SavedCompression:
         if same_cluster and (position.compression or {}).get("measured"):
             self._operation.use_plan(position.bucket_plan)
         exported = self._read_all(position, state) if state else []
-        self._operation.state.load(exported, self._worker, self._workers)
+        self._state().load(exported, self._worker, self._workers)
+        self._leftovers = bool(exported)
         # A step that an earlier `fit` traced works on the variables of before.
         retrace.retrace(self._model)
+
+    def after_step(self):
+        """Drops, after the first step, what was restored and found no use, and says so."""
+        if self._leftovers:
+            self._state().drop_leftovers()
+            self._leftovers = False
+
+    def _state(self):
+        return self._operation.state_of(self._model)
 
     def _read_all(self, position, state):
         folder = self._files.folder(position.global_step)

@@ -94,15 +94,32 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
 
     @property
     def state(self):
-        """What compression holds back on this worker: `error_feedback.CompressionState`."""
+        """What compression holds back on this worker: `error_feedback.CompressionState`.
+
+        That of loops of your own; each model that `fit` trains has one to itself, `state_of`.
+        """
         return self._exchange.state
+
+    def state_of(self, model):
+        """Returns the `error_feedback.CompressionState` of a model that `fit` trains."""
+        return self._exchange.state_of(model)
+
+    def for_model(self, model):
+        """Returns a context in which what is traced works on the state of `model`.
+
+        `fit` enters it by itself. A loop of your own that trains several models with tensors of
+        the same names traces the step of each in the model's own.
+        """
+        return self._exchange.for_model(model)
 
     def set_compression(self, compression, accumulate_dtype=None):
         """Changes the compression from the next traced step on; every worker has to.
 
         What the compression before held back is carried over: into the new one's residuals, or,
-        where it keeps none, into the first sum. `fit` traces its step again by itself, also in
-        the middle of a run; your own ``tf.function`` has to be made anew.
+        where it keeps none, into the first sum. A velocity is kept by compressors with momentum
+        and dropped by all others: it belongs to the optimizer, no gradient is missing for it.
+        `fit` traces its step again by itself, also in the middle of a run; your own
+        ``tf.function`` has to be made anew.
 
         Args:
             compression: as in the constructor.
@@ -121,6 +138,10 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
         self._exchange.compressor = new
         self._exchange.fusion.forget()
         self._trace_again()
+        if not new.momentum:
+            # Its gradients were sent long ago. Kept for a compressor with momentum that may come
+            # one day, it would push the weights along gradients of then.
+            self._exchange.forget_velocities()
 
     def record_timeline(self, on=True):
         """Notes, from the next traced step on, when each bucket travels; see `timeline`."""

@@ -36,7 +36,7 @@ class _Vector:
 
 
 class CompressionState:
-    """The residuals and velocities of one worker, for all plans of its all-reduce."""
+    """The residuals and velocities of one model on one worker, for all plans of its all-reduce."""
 
     def __init__(self):
         self._plans = {}  # plan -> list of identities of its tensors
@@ -102,6 +102,11 @@ class CompressionState:
         self._clear()
         self._pending = _by_identity(exported)
 
+    def forget_velocities(self):
+        """Drops the pending velocities; after `release` these are all."""
+        for slots in self._pending.values():
+            slots.pop(VELOCITY, None)
+
     def export(self):
         """Returns what this worker owes, by tensor.
 
@@ -154,16 +159,25 @@ class CompressionState:
     def _clear(self):
         self._plans, self._vectors, self._flags, self._pending = {}, {}, {}, {}
 
-    def warn_of_leftovers(self):
-        """Says so if residuals found no tensor, as in another model than the one that was saved."""
-        left = [i[0] for i, slots in self._pending.items() if np.any(slots.get(RESIDUAL, 0))]
-        if left:
-            _logger.warning(
-                "compression held back gradients of %d tensors that this model does not exchange "
-                "(%s ...): they are not used",
-                len(left),
-                left[0],
-            )
+    def drop_leftovers(self):
+        """Drops what the first step after `load` has not taken over, and says so.
+
+        Residuals of tensors that this model does not exchange, as after a change of the model;
+        velocities also where the compressor has no momentum any more.
+        """
+        reasons = {
+            RESIDUAL: "gradients of %d tensors that this model does not exchange (%s ...)",
+            VELOCITY: "the velocities of %d tensors, for which there is no momentum now (%s ...)",
+        }
+        for slot, reason in reasons.items():
+            left = [i[0] for i, slots in self._pending.items() if np.any(slots.get(slot, 0))]
+            if left:
+                _logger.warning(
+                    f"the compression of the checkpoint held back {reason}: they are dropped",
+                    len(left),
+                    left[0],
+                )
+        self._pending = {}
 
 
 def _identities(tensors):

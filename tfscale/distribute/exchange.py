@@ -1,9 +1,11 @@
 """The exchange of one step's values: planned in buckets, agreed between workers, summed."""
 
+import contextlib
 import functools
 import hashlib
 import json
 import logging
+import weakref
 
 import tensorflow as tf
 
@@ -23,7 +25,8 @@ class Exchange:
 
     Attributes:
         compressor: how gradients travel between workers; `start_over` after a change.
-        state: `CompressionState`.
+        state: `CompressionState` of the model that `for_model` names; outside of it that of loops
+            without a model.
         fusion: `AdaptiveFusion`; without effect unless `bucket_bytes` is ``"adaptive"``.
         records_timeline: `bool`, whether steps that are traced note when buckets travel.
         plans: `dict` of the fingerprints of all plans of gradients, the present one last.
@@ -42,12 +45,34 @@ class Exchange:
         self._is_adaptive = bucket_bytes == adaptive.ADAPTIVE
         self._bucket_bytes = adaptive.INITIAL_BUCKET_BYTES if self._is_adaptive else bucket_bytes
         self._agreed, self._timelines = set(), {}
+        # By model, for two of them may have tensors of the same names.
+        self._states = weakref.WeakKeyDictionary()
+        self._own_state = self.state
 
     def start_over(self):
         """Makes ready for steps that are traced anew: they agree again and take the state over."""
         self._agreed.clear()
         self._timelines.clear()
-        self.state.release()
+        for state in (self._own_state, *self._states.values()):
+            state.release()
+
+    def forget_velocities(self):
+        """Drops all velocities; after `start_over`."""
+        for state in (self._own_state, *self._states.values()):
+            state.forget_velocities()
+
+    def state_of(self, model):
+        """Returns the `CompressionState` of a model."""
+        return self._states.setdefault(model, CompressionState())
+
+    @contextlib.contextmanager
+    def for_model(self, model):
+        """While it lasts, steps are traced for `model`."""
+        before, self.state = self.state, self.state_of(model)
+        try:
+            yield
+        finally:
+            self.state = before
 
     def timelines(self):
         """Returns ``(plan, stream of each bucket, {name: seconds})`` of the last step's plans."""
