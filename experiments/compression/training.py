@@ -12,6 +12,9 @@ import numpy as np
 from experiments.compression.arms import arms
 from experiments.quickstart.datasets import DATASETS
 
+# What all rows of one file have in common.
+SETTINGS = ("dataset", "examples", "epochs", "batch", "learning_rate", "ratio")
+
 
 def main(argv=None):
     args = parse(argv)
@@ -24,6 +27,13 @@ def main(argv=None):
     leads = strategy.extended.should_checkpoint
     found = arms(args.ratio)
     rows = json.loads(Path(args.json).read_text()) if Path(args.json).exists() else []
+    settings = {name: getattr(args, name) for name in SETTINGS}
+    for row in rows:
+        if {name: row.get(name) for name in SETTINGS} != settings:
+            raise SystemExit(
+                f"error: {args.json} holds a run with other settings, {row}; this one has "
+                f"{settings}. Give the same, or another --json"
+            )
     # Read by all workers before worker 0 writes; the same list decides what is left to do.
     distribute.agree(strategy, "what is done", [[row["arm"], row["seed"]] for row in rows])
     for seed in range(args.seeds):
@@ -31,7 +41,7 @@ def main(argv=None):
             if any((row["arm"], row["seed"]) == (name, seed) for row in rows):
                 continue
             start = time.monotonic()
-            row = {"arm": name, "seed": seed, "epochs": args.epochs, "dataset": args.dataset}
+            row = {"arm": name, "seed": seed, **settings}
             row |= train(found[name], seed, args, strategy, operation, data)
             row["seconds"] = round(time.monotonic() - start, 2)
             rows.append(row)
@@ -51,9 +61,9 @@ def parse(argv):
     parser.add_argument("--json", required=True)
     parser.add_argument("--arms", default="")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--learning_rate", type=float, default=0.1)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--learning_rate", type=float, default=0.05)
     parser.add_argument("--ratio", type=float, default=0.01)
     parser.add_argument("--dataset", choices=sorted(DATASETS), default="fashion_mnist")
     parser.add_argument("--examples", type=int, default=None)
