@@ -19,11 +19,15 @@ SETTINGS = ("dataset", "examples", "epochs", "batch", "learning_rate", "ratio")
 def main(argv=None):
     args = parse(argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
+    import tensorflow as tf
+
     from tfscale import distribute
 
     operation = distribute.Hierarchical2DAllReduce(bucket_bytes=1 << 20)
     strategy = distribute.create_strategy("multi_worker_mirrored", cross_device_ops=operation)
-    data = load(args.dataset, args.examples)
+    (images, labels), held_out = load(args.dataset, args.examples)
+    # Once for all arms.
+    data = (tf.constant(images), tf.constant(labels)), held_out
     leads = strategy.extended.should_checkpoint
     found = arms(args.ratio)
     rows = json.loads(Path(args.json).read_text()) if Path(args.json).exists() else []
@@ -111,8 +115,7 @@ def train(arm, seed, args, strategy, operation, data):
         )
         rows = rows[:, context.input_pipeline_id]
         dataset = tf.data.Dataset.from_tensor_slices(rows)
-        x, y = tf.constant(images), tf.constant(labels)
-        dataset = dataset.map(lambda r: (tf.gather(x, r), tf.gather(y, r)))
+        dataset = dataset.map(lambda r: (tf.gather(images, r), tf.gather(labels, r)))
         return dataset.unbatch().batch(context.get_per_replica_batch_size(args.batch)).prefetch(4)
 
     with strategy.scope():
@@ -140,6 +143,7 @@ def train(arm, seed, args, strategy, operation, data):
     )
     # On each worker by itself: the weights are the same on all.
     logits = predict([w.numpy() for w in model.trainable_variables], held_out[0])
+    keras.backend.clear_session()  # Else all arms' graphs stay in memory.
     return {
         "accuracy": float(np.mean(logits.argmax(-1) == held_out[1])),
         "training_loss": float(history.history["loss"][-1]),
