@@ -3,13 +3,13 @@
 One worker has no residuals of its own; between real workers tests/multiprocess looks at them.
 """
 
-import gc
 import weakref
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.garbage import assert_collected
 from tfscale._keras import install, keras
 from tfscale.distribute import _tf_private
 from tfscale.distribute.all_reduce import Hierarchical2DAllReduce
@@ -134,5 +134,4 @@ def test_the_state_goes_with_its_model():
     state = weakref.ref(operation.state_of(model))
     del model
     keras.backend.clear_session()
-    gc.collect()
-    assert state() is None
+    assert_collected(state)

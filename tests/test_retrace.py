@@ -1,7 +1,6 @@
 """A training step is traced again when what it exchanges has changed, and only then."""
 
 import contextlib
-import gc
 import types
 import weakref
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.garbage import assert_collected
 from tfscale._keras import install, keras, retrace
 from tfscale._keras.training_state import before_first_step
 from tfscale.optimizers.lars import LARS
@@ -233,8 +233,7 @@ def test_models_and_strategies_are_not_kept_alive(strategy, operation):
     reference = weakref.ref(model)
     del model
     keras.backend.clear_session()
-    gc.collect()
-    assert reference() is None
+    assert_collected(reference)
 
 
 # ---------------------------------------------------------------- momentum
