@@ -21,6 +21,13 @@ HEARTBEAT = (
     "Collective ops is aborted by: Deadline Exceeded\n\nRPC: /tensorflow.CoordinationService/"
     "Heartbeat\nThe error could be from a previous operation. Restart your program to reset."
 )
+# Worker 1 was stopped, and goes on when worker 0 has ended.
+NO_LEADER = (
+    "Collective ops is aborted by: Failed to send RPC to coordination service. Either the leader "
+    "task was preempted/died/restarted unexpectedly or this task is experiencing network issues.\n"
+    "Additional GRPC error information from remote target /job:worker/replica:0/task:0 while "
+    "calling /tensorflow.CoordinationService/Heartbeat:\n:UNKNOWN:Error received from peer"
+)
 SILENT = (
     "Collective ops is aborted by: Unexpected heartbeat request from an already-in-error task: "
     "/job:worker/replica:0/task:1 with existing error: UNAVAILABLE: Task /job:worker/replica:0/"
@@ -73,6 +80,7 @@ def unhealthy(*tasks):
         (unhealthy(1), "worker 1 (10.0.0.2:2) has ended or does not"),
         (unhealthy(2, 1), "worker 2 (10.0.0.3:2), worker 1 (10.0.0.2:2) has"),
         (HEARTBEAT, "worker 0 (10.0.0.1:2) has ended or does not answer any more"),
+        (NO_LEADER, "worker 0 (10.0.0.1:2) has ended or does not answer any more"),
         (SILENT, "worker 1 (10.0.0.2:2) was silent for longer than heartbeat_seconds"),
         (
             CONNECTION.format(

@@ -36,7 +36,10 @@ _UNREACHABLE = re.compile(
     rf"(?i:{'|'.join(_REASONS)})[^\n]*\n"
     r"[^\n]*remote target /job:(\w+)/replica:0/task:(\d+) while"
 )
-_NO_ANSWER = re.compile(r"Deadline Exceeded\s+RPC: /tensorflow\.CoordinationService/")
+_NO_ANSWER = re.compile(
+    r"Deadline Exceeded\s+RPC: /tensorflow\.CoordinationService/"
+    r"|Failed to send RPC to coordination service|Leader incarnation ID mismatch"
+)
 _SILENT = re.compile(r"Task /job:(\w+)/replica:0/task:(\d+) heartbeat timeout")
 _UNHEALTHY = re.compile(r"^\s*/job:(\w+)/replica:0/task:(\d+)\s*$", re.M)
 # For what the first worker tells the others, on a busy machine.
