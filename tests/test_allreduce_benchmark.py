@@ -201,6 +201,27 @@ def test_the_table_has_ratios_to_stock_and_names_the_best_pack():
     assert len({len(line) for line in lines}) == 1
 
 
+def test_the_table_of_a_small_model_keeps_its_digits_and_says_what_it_is():
+    small = [
+        row("stock", 1.0, bytes_per_link=1_820_000, payload_bytes=1.8e6),
+        row("2d+topk", 1.0, bytes_per_link=18_240, payload_bytes=1.8e4),
+    ]
+    lines = results.table(small).splitlines()
+    assert "1.82" in lines[2].split() and "0.0182" in lines[3].split()
+    assert lines[-1].startswith("less than 1 M parameters: bound by latency and CPU")
+    # Few bytes because of compression or of a single worker are no sign of a small model.
+    for rows in (small[1:], [row("2d", 1.0, payload_bytes=0)], ROWS):
+        assert "less than 1 M" not in results.table(rows)
+
+
+@pytest.mark.parametrize(
+    "size, text",
+    [(0, "0.0"), (150, "0.000150"), (12_340, "0.0123"), (999_999, "1.000"), (178.96e6, "179.0")],
+)
+def test_megabytes_have_three_digits(size, text):
+    assert results.megabytes(size) == text
+
+
 def test_the_table_without_stock_has_no_ratios():
     assert "x stock" not in results.table(ROWS[2:])
     assert "samples/s" in results.table([row("2d", 1.0, samples_per_second=64.0)])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments.simulate import __main__ as program
-from experiments.simulate import advice, curves, light, scaling
+from experiments.simulate import advice, curves, light, scaling, selection
 from experiments.simulate.calibration_files import read_costs, write_calibration
 from experiments.simulate.measurements import read_measurements
 from experiments.simulate.methods import method_of
@@ -239,6 +239,61 @@ def test_advice_compresses_only_where_it_pays_and_warns():
     assert "nothing crosses a network" in advice.advise(outcomes(Cluster(1)), Cluster(1))[0]
 
 
+def outcome(method, seconds):
+    compression = method.partition("+")[2] or None
+    return scaling.Outcome(
+        method, compression, seconds, seconds, seconds, 1 / seconds, 0.1 / seconds, 1e8, 9, "link"
+    )
+
+
+def test_advice_names_the_default_among_equals_and_says_what_is_faster():
+    cluster = Cluster(4, 1, 1e9)
+    pack, default = outcome("stock:pack=4mib", 1.370), outcome("2d", 1.357)
+    (text,) = advice.advise([pack, default], cluster)
+    assert "2d is the best choice" in text and "faster" not in text
+    (text,) = advice.advise([outcome("stock:pack=4mib", 1.343), default], cluster)
+    assert "2d is the best choice" in text
+    assert "stock:pack=4mib is 1.0% faster, which is within the model's error" in text
+    (text,) = advice.advise([outcome("stock:pack=4mib", 1.2), default], cluster)
+    assert "stock:pack=4mib is the best choice" in text
+    lines = advice.advise([default, outcome("2d+bfloat16", 1.3)], cluster)
+    assert "Stay with float32" in lines[-1]
+
+
+def test_advice_rounds_as_the_table():
+    row = outcome("2d", 0.1 / 0.9951)
+    assert "99.5%" in scaling.table([row])
+    assert "99.5% of perfect" in advice.advise([row], Cluster(8, 1, 1e9))[0]
+
+
+def test_every_method_says_how_a_program_selects_it():
+    import tensorflow as tf
+
+    from experiments.allreduce.methods import parse_method
+    from tfscale.distribute import Hierarchical2DAllReduce, TopK
+
+    made = {
+        "Hierarchical2DAllReduce": Hierarchical2DAllReduce,
+        "TopK": TopK,
+        "create_strategy": lambda cross_device_ops=None: cross_device_ops,
+    }
+    names = [*scaling.METHODS, "2d+topk=0.001:grid=4x4", "2d:streams=2:bucket=1mib"]
+    for name in names:
+        code = selection.selection(name)
+        if name == "stock:pack=4mib":
+            assert "MultiWorkerMirroredStrategy" in code and "bytes_per_pack=4194304" in code
+            options = code.partition("communication_options=")[2][:-1]
+            assert eval(options, {"tf": tf}).bytes_per_pack == 4 << 20
+            continue
+        operation = eval(code, dict(made))
+        if name in ("stock", "2d"):
+            assert operation == {"stock": "stock", "2d": None}[name]
+            continue
+        expected = Hierarchical2DAllReduce(**parse_method(name).arguments())
+        assert operation.settings() == expected.settings()
+    assert selection.selection("tree") is None and selection.describe(["tree"]) == []
+
+
 def test_advice_on_a_grid_of_workers():
     crowd = Cluster(256, 1, 100e9, latency_seconds=5e-4)
     names = "tree,2d,2d:grid=16x16"
@@ -332,15 +387,20 @@ def test_program_draws_curve_and_light(tmp_path, capsys):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        ([], "--workers, --rate, --step_time must be given"),
+        ([], "--workers, --rate, --step_time, --model (or --parameters) must be given"),
         (["--workers=2", "--rate=1gbit", "--model=resnet50"], "--step_time must be given"),
+        ([], "for example\n  python -m experiments.simulate --workers=4"),
+        (["--workers=four"], "--workers: invalid int value: 'four'"),
+        (["--wrkers=4"], "unrecognized arguments: --wrkers=4; --help shows all flags"),
         (["--workers=0", *USUAL[2:], "--model=resnet50"], "workers must be a whole number"),
         ([*USUAL, "--rate=25gb", "--model=resnet50"], "'25gb' is not a rate"),
         ([*USUAL, "--model=resnet18"], "unknown model 'resnet18'; choose one of resnet50"),
-        ([*USUAL], "give one of --model=NAME and --parameters=NUMBER"),
+        ([*USUAL], "--model (or --parameters) must be given"),
+        ([*USUAL, "--model=vgg16", "--parameters=9"], "give one of --model=NAME"),
         ([*USUAL, "--parameters=0"], "--parameters=0 is not a number of parameters"),
         ([*USUAL, "--parameters=nan"], "--parameters=nan is not a number of parameters"),
-        ([*USUAL, "--model=resnet50", "--step_time=0"], "--step_time=0.0 must be above 0"),
+        ([*USUAL, "--model=resnet50", "--step_time=0"], "--step_time=0 must be a number above 0"),
+        ([*USUAL, "--model=resnet50", "--step_time=2min"], "seconds, as 0.2, or milliseconds, as"),
         ([*USUAL, "--model=resnet50", "--methods=2d,4d"], "unknown method '4d'"),
         ([*USUAL, "--model=resnet50", "--methods=2d:grid=3x3"], "has 9 cells, but there are 16"),
         ([*USUAL, "--model=resnet50", "--calibration=absent.json"], "absent.json"),
@@ -349,13 +409,26 @@ def test_program_draws_curve_and_light(tmp_path, capsys):
         (["--calibrate=a.json"], "--calibrate needs --calibration=F"),
         (["--validate=a.json"], "--validate needs --calibration=F"),
         (["--curve", "--rate=none"], "--curve needs a --rate"),
+        (["--curve"], "--rate must be given; for example --curve --rate=10gbit"),
     ],
 )
 def test_errors_name_the_flag_and_the_way_out(flags, message, capsys):
     assert program.main(flags) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error
+    assert len(error.splitlines()) <= 2
     assert "Traceback" not in error
+
+
+def test_step_time_has_units(capsys):
+    texts = []
+    for step_time in ("0.2", "200ms", "0.2s"):
+        assert program.main([*USUAL, "--model=resnet50", f"--step_time={step_time}"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] == texts[2] and "0.2 s of computation" in texts[0]
+    assert "is 0.2 seconds" not in texts[0]
+    assert program.main([*USUAL, "--model=resnet50", "--step_time=200"]) == 0
+    assert "200 seconds for one step; milliseconds are written as" in capsys.readouterr().out
 
 
 def test_help_teaches_and_starts_without_tensorflow():

@@ -1,11 +1,14 @@
 """Rows of the benchmark: from the workers' samples, to JSON, a table, and a plot."""
 
 import json
+import math
 import statistics
 from pathlib import Path
 
 # Float32 methods sum the same numbers in another order.
 _SAME_SUM = 1e-3
+# A worker sends at least this for a million float32 parameters, in whichever exact exchange.
+_SMALL_PAYLOAD = 4e6
 
 COLUMNS = (
     "method",
@@ -102,11 +105,30 @@ def table(rows):
             if name in headers:
                 line.append(f"{_seconds(base) / _seconds(row):.2f}")
         sent = row["bytes_per_link"]
-        line.append(_number(sent and sent / 1e6, ".1f"))
+        line.append("-" if sent is None else megabytes(sent))
         line.append(_number(row["link_share"], ".1%"))
         line.append(_number(row["cpu_seconds"], ".2f"))
         lines.append(line)
-    return aligned(lines)
+    text = aligned(lines)
+    if _is_small(rows):
+        text += (
+            "\nless than 1 M parameters: bound by latency and CPU; these times say nothing about "
+            "compression"
+        )
+    return text
+
+
+def megabytes(size):
+    """Returns a number of bytes in MB with at least three digits that count.
+
+    Example:
+        >>> megabytes(153_300_000), megabytes(12_340), megabytes(0)
+        ('153.3', '0.0123', '0.0')
+    """
+    if not size:
+        return "0.0"
+    value = size / 1e6
+    return f"{value:.{max(1, 2 - math.floor(math.log10(value)))}f}"
 
 
 def aligned(cells):
@@ -165,6 +187,12 @@ def check_matplotlib():
         raise ImportError(
             "plots need matplotlib, which is not installed: pip install matplotlib"
         ) from error
+
+
+def _is_small(rows):
+    """Whether an uncompressed exchange sends less than the least for a million parameters."""
+    exact = [row.get("payload_bytes") for row in rows if "+" not in row["method"]]
+    return any(size and size < _SMALL_PAYLOAD for size in exact)
 
 
 def _check_sums(facts):

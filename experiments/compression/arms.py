@@ -35,8 +35,10 @@ def arms(ratio=0.01):
     def always(compression):
         return lambda epochs: {0: compression}
 
-    def first_half(compression):
-        return lambda epochs: {0: compression, max(1, epochs // 2): None}
+    def first_half(epochs):
+        half = max(1, epochs // 2)
+        ratios = top_k_warmup(ratio, 2)[:half]
+        return {epoch: TopK(r) for epoch, r in enumerate(ratios)} | {half: None}
 
     found = [
         Arm("dense", always(None)),
@@ -48,6 +50,6 @@ def arms(ratio=0.01):
         Arm("topk-no-feedback", always(TopK(ratio, error_feedback=False))),
         Arm("topk-warmup", warm_up(0.0)),
         Arm("topk-warmup-momentum", warm_up(MOMENTUM), momentum=0.0),
-        Arm("topk-first-half", first_half(TopK(ratio))),
+        Arm("topk-first-half", first_half),
     ]
     return {arm.name: arm for arm in found}

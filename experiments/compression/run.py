@@ -15,8 +15,8 @@ import statistics
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-RESULTS = Path(__file__).resolve().parent / "results" / "fashion_mnist.json"
+from experiments.compression.settings import NAMES, add_settings
+
 # Two-sided 95 % of Student's t for 1, 2, ... degrees of freedom.
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
@@ -31,12 +31,10 @@ def main(argv=None):
     parser.add_argument(
         "--devices_per_worker", type=int, default=2, help="devices in each (default: 2)"
     )
-    parser.add_argument(
-        "--json", default=str(RESULTS), help="results, read and added to (default: %(default)s)"
-    )
+    add_settings(parser)
     parser.add_argument("--plot", help="default: beside the results, as .png")
     parser.add_argument("--report", action="store_true", help="only show what is there")
-    args, rest = parser.parse_known_args(argv)
+    args = parser.parse_args(argv)
     path = Path(args.json)
     if not args.report:
         from launch.local import main as launch_local
@@ -50,8 +48,7 @@ def main(argv=None):
                 "-m",
                 "experiments.compression.training",
                 "--",
-                f"--json={path}",
-                *rest,
+                *settings_flags(args),
             ]
         )
         if code:
@@ -61,16 +58,31 @@ def main(argv=None):
         return 1
     table = compare(json.loads(path.read_text()))
     for row in table:
-        print(
-            f"{row['arm']:22s} {row['accuracy']:.4f}  {row['difference']:+.4f} "
-            f"[{row['low']:+.4f}, {row['high']:+.4f}]  {row['seeds']} seeds"
-        )
+        print(describe(row))
     plot(table, args.plot or path.with_suffix(".png"))
     return 0
 
 
+def settings_flags(args):
+    """The flags of a training run, for the workers."""
+    given = {name: getattr(args, name) for name in NAMES}
+    return [f"--{name}={value}" for name, value in given.items() if value is not None]
+
+
+def describe(row):
+    """One line of the table."""
+    interval = "-" if row["low"] is None else f"[{row['low']:+.4f}, {row['high']:+.4f}]"
+    seeds = f"{row['seeds']} seed{'s' if row['seeds'] > 1 else ''}"
+    return (
+        f"{row['arm']:22s} {row['accuracy']:.4f}  {row['difference']:+.4f} {interval:18s}  {seeds}"
+    )
+
+
 def compare(rows):
-    """Each arm's mean accuracy, and its difference from dense over the seeds that both have."""
+    """Each arm's mean accuracy, and its difference from dense over the seeds that both have.
+
+    The interval, `low` to `high`, is None of one seed, and of dense itself.
+    """
     dense = {row["seed"]: row["accuracy"] for row in rows if row["arm"] == "dense"}
     table = []
     for arm in dict.fromkeys(row["arm"] for row in rows):
@@ -78,7 +90,7 @@ def compare(rows):
         differences = [accuracy[seed] - dense[seed] for seed in sorted(accuracy) if seed in dense]
         if not differences:
             continue
-        mean, half = statistics.mean(differences), 0.0
+        mean, half = statistics.mean(differences), None
         if len(differences) > 1 and arm != "dense":
             t = _T95[min(len(differences) - 2, len(_T95) - 1)]
             half = t * statistics.stdev(differences) / math.sqrt(len(differences))
@@ -87,8 +99,8 @@ def compare(rows):
                 "arm": arm,
                 "accuracy": statistics.mean(accuracy.values()),
                 "difference": mean,
-                "low": mean - half,
-                "high": mean + half,
+                "low": None if half is None else mean - half,
+                "high": None if half is None else mean + half,
                 "seeds": len(differences),
             }
         )
@@ -106,13 +118,12 @@ def plot(table, path):
 
     figure, axes = pyplot.subplots(figsize=(7, 0.45 * len(table) + 1.5))
     rows = table[::-1]
+    # Not a number draws no bar.
+    half = [math.nan if r["low"] is None else 100 * (r["high"] - r["difference"]) for r in rows]
     axes.errorbar(
         [100 * r["difference"] for r in rows],
         range(len(rows)),
-        xerr=[
-            [100 * (r["difference"] - r["low"]) for r in rows],
-            [100 * (r["high"] - r["difference"]) for r in rows],
-        ],
+        xerr=half,
         fmt="o",
         capsize=3,
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.compression.arms import arms
+from experiments.compression.settings import add_settings
 from experiments.quickstart.datasets import DATASETS
 
 # What all rows of one file have in common.
@@ -62,15 +63,7 @@ def main(argv=None):
 
 def parse(argv):
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", required=True)
-    parser.add_argument("--arms", default="")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--learning_rate", type=float, default=0.05)
-    parser.add_argument("--ratio", type=float, default=0.01)
-    parser.add_argument("--dataset", choices=sorted(DATASETS), default="fashion_mnist")
-    parser.add_argument("--examples", type=int, default=None)
+    add_settings(parser)
     args = parser.parse_args(argv)
     unknown = set(filter(None, args.arms.split(","))) - set(arms())
     if unknown:

@@ -8,12 +8,14 @@ pass hides, and what that leaves of perfect scaling.
 import argparse
 import dataclasses
 import json
+import math
+import re
 import sys
 from pathlib import Path
 
 from experiments.allreduce.rates import format_rate, parse_rate
 from experiments.allreduce.results import check_matplotlib
-from experiments.simulate import advice, curves, light, plots, scaling
+from experiments.simulate import advice, curves, light, plots, scaling, selection
 from experiments.simulate.calibration_files import read_costs, write_calibration
 from experiments.simulate.networks import NETWORKS, network
 from experiments.simulate.validation import validate
@@ -57,12 +59,17 @@ examples:
     python -m experiments.simulate --light --plot=light.png
 """
 
+_EXAMPLE = (
+    "python -m experiments.simulate --workers=4 --rate=1gbit --model=resnet50 --step_time=0.2"
+)
+# Seconds above which a step was probably meant in milliseconds.
+_LONG_STEP = 60
+
 
 def main(argv=None):
     """Runs the command; returns its exit code."""
-    parser = _parser()
-    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
     try:
+        args = _parser().parse_args(sys.argv[1:] if argv is None else argv)
         if args.plot:
             check_matplotlib()
         if args.light:
@@ -79,8 +86,15 @@ def main(argv=None):
         return 2
 
 
+class _Parser(argparse.ArgumentParser):
+    """Its errors are one line, as all others of the command: its usage would be thirteen."""
+
+    def error(self, message):
+        raise ValueError(f"{message}; --help shows all flags")
+
+
 def _parser():
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m experiments.simulate",
         description=__doc__,
         epilog=_EPILOG,
@@ -92,7 +106,7 @@ def _parser():
     add("--rate", help="of each worker's link, such as 200mbit or 25gbit; none: no limit")
     add("--model", help=f"one of {', '.join(NETWORKS)}")
     add("--parameters", type=float, help="instead: trainable parameters, such as 110e6")
-    add("--step_time", type=float, help="seconds of a step on one device without any exchange")
+    add("--step_time", help="of a step on one device without any exchange: 0.2 (s) or 200ms")
     add("--batch_per_device", type=int, default=1, help="samples of that step (default: 1)")
     add("--methods", help="list with commas, named as in the benchmark (default: the usual ones)")
     add("--latency_ms", type=float, default=0.05, help="one way between workers (default: 0.05)")
@@ -118,9 +132,8 @@ def _parser():
 
 
 def _simulate(args):
-    _require(args, "workers", "rate", "step_time")
-    if not args.step_time > 0:
-        raise ValueError(f"--step_time={args.step_time} must be above 0 seconds")
+    _require_for_prediction(args)
+    step_time = _parse_step_time(args.step_time)
     if args.batch_per_device < 1:
         raise ValueError(f"--batch_per_device={args.batch_per_device} must be at least 1")
     cluster = Cluster(
@@ -138,11 +151,11 @@ def _simulate(args):
         names = [name.strip() for name in args.methods.split(",") if name.strip()]
     if not names:
         raise ValueError("--methods names no method; for example --methods=stock,2d")
-    rows = scaling.outcomes(cluster, net, names, args.step_time, args.batch_per_device, costs)
+    rows = scaling.outcomes(cluster, net, names, step_time, args.batch_per_device, costs)
     title = (
         f"{cluster.workers} workers x {cluster.devices_per_worker} devices, "
         f"{format_rate(cluster.bits_per_second)}, {net.name}, {net.parameters / 1e6:.1f} M "
-        f"parameters, {args.step_time:g} s of computation"
+        f"parameters, {step_time:g} s of computation"
     )
     sentences = advice.advise(rows, cluster)
     print(title)
@@ -153,8 +166,15 @@ def _simulate(args):
         print(f"{net.name}: tensors of equal size and work are assumed")
     if args.batch_per_device == 1:
         print("samples/s count one sample per device and step; say --batch_per_device")
+    if step_time > _LONG_STEP:
+        print(
+            f"--step_time={args.step_time} is {step_time:g} seconds for one step; milliseconds are "
+            "written as 200ms"
+        )
     print()
     print("\n".join(sentences))
+    if cluster.workers > 1:
+        print("\n" + "\n".join(selection.describe(names)))
     if args.json:
         _write(
             args.json,
@@ -162,7 +182,7 @@ def _simulate(args):
                 "cluster": dataclasses.asdict(cluster),
                 "model": net.name,
                 "parameters": net.parameters,
-                "step_time": args.step_time,
+                "step_time": step_time,
                 "costs": dataclasses.asdict(costs),
                 "costs_from": source,
                 "rows": [dataclasses.asdict(row) for row in rows],
@@ -204,7 +224,8 @@ def _show_comparison(args, lines, rows, verb):
 
 
 def _curve(args):
-    _require(args, "rate")
+    if args.rate is None:
+        raise ValueError("--rate must be given; for example --curve --rate=10gbit")
     if args.model is None and args.parameters is None:
         args.model = "resnet50"
     net = _network(args)
@@ -253,10 +274,28 @@ def _costs(args):
     return ACCELERATOR, "ASSUMED for accelerators, not measured; --help: how to measure yours"
 
 
-def _require(args, *names):
+def _require_for_prediction(args):
+    names = ("workers", "rate", "step_time")
     missing = [f"--{name}" for name in names if getattr(args, name) is None]
+    if args.model is None and args.parameters is None:
+        missing.append("--model (or --parameters)")
     if missing:
-        raise ValueError(f"{', '.join(missing)} must be given; --help shows examples")
+        raise ValueError(f"{', '.join(missing)} must be given; for example\n  {_EXAMPLE}")
+
+
+def _parse_step_time(text):
+    """Returns seconds from ``0.2``, ``0.2s`` or ``200ms``."""
+    number, unit = re.fullmatch(r"(.*?)\s*(ms|s|)", text.strip().lower()).groups()
+    try:
+        seconds = float(number) / (1e3 if unit == "ms" else 1)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ValueError(
+            f"--step_time={text} must be a number above 0: seconds, as 0.2, or milliseconds, as "
+            "200ms"
+        )
+    return seconds
 
 
 def _write(path, content):

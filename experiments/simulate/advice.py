@@ -4,8 +4,9 @@ import re
 
 # A gain below this is within what the model can be wrong by.
 _WORTH = 0.10
-# Steps within this factor are called equal, and the simplest method is named.
+# Steps within this factor are called equal, and the default or else the simplest method is named.
 _SAME = 1.02
+_DEFAULT = "2d"
 _CAVEATS = {
     "bfloat16": "It rounds every gradient to 8 bits of mantissa and keeps nothing back; that "
     "rarely matters, but compare a short run with float32 once.",
@@ -14,8 +15,9 @@ _CAVEATS = {
     "int8": "It is lossy: keep its error feedback on, and compare the accuracy of a run with "
     "float32 on your own task before you rely on it.",
     "topk": "It is lossy and changes training: plain top-k with error feedback can end at a lower "
-    "accuracy. Raise the sparsity gradually, use momentum correction, or compress in one phase of "
-    "training only, and compare the final accuracy with float32 on your own task.",
+    "accuracy. Raise the sparsity gradually (`top_k_warmup`), use momentum correction, or compress "
+    "in one phase of training only (`CompressionSchedule`), and compare the final accuracy with "
+    "float32 on your own task.",
 }
 
 
@@ -31,7 +33,7 @@ def advise(rows, cluster):
     exact = [row for row in rows if row.compression is None and row.method != "tree"]
     lossy = [row for row in rows if row.compression is not None]
     lines = []
-    best = _simplest_of_the_fastest(exact)
+    best = _default_or_simplest_of_the_fastest(exact)
     if best is not None:
         lines.append(_about_exact(best, exact))
         fusion = _about_fusion(exact)
@@ -44,23 +46,33 @@ def advise(rows, cluster):
     return lines
 
 
-def _simplest_of_the_fastest(rows):
-    """The first row, in the order in which they were asked for, that is about the fastest."""
+def _default_or_simplest_of_the_fastest(rows):
+    """Of the rows that are about the fastest tfscale's default, else the first asked for."""
     fastest = min((row.step_seconds for row in rows), default=None)
-    return next((row for row in rows if row.step_seconds <= fastest * _SAME), None)
+    equal = [row for row in rows if row.step_seconds <= fastest * _SAME]
+    return next((row for row in equal if row.method == _DEFAULT), equal[0] if equal else None)
 
 
 def _about_exact(best, exact):
     text = (
         f"Without loss of precision {best.method} is the best choice: "
-        f"{best.samples_per_second:,.0f} samples/s, {best.efficiency:.0%} of perfect scaling"
+        f"{best.samples_per_second:,.0f} samples/s, {best.efficiency:.1%} of perfect scaling"
     )
     stock = next((row for row in exact if row.method == "stock"), None)
     if stock is not None and stock is not best:
         text += (
             f", {stock.step_seconds / best.step_seconds:.2f} times as fast as TensorFlow's default"
         )
-    return text + "."
+    text += "."
+    fastest = min(exact, key=lambda row: row.step_seconds)
+    gain = best.step_seconds / fastest.step_seconds - 1
+    if gain >= 0.0005:
+        what = "tfscale's default" if best.method == _DEFAULT else "the simpler choice"
+        text += (
+            f" {fastest.method} is {gain:.1%} faster, which is within the model's error; "
+            f"{best.method} is {what}."
+        )
+    return text
 
 
 def _about_fusion(exact):
@@ -112,7 +124,7 @@ def _about_compression(best, lossy):
             against = f", {gain:.2f} times as fast as {reference.method}"
         lines.append(
             f"Compression: {row.method} would reach {row.samples_per_second:,.0f} samples/s "
-            f"({row.efficiency:.0%}){against}. {_CAVEATS[row.compression]}"
+            f"({row.efficiency:.1%}){against}. {_CAVEATS[row.compression]}"
         )
         reference = row
     if not lines:

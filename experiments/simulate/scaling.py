@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from experiments.allreduce.results import aligned
+from experiments.allreduce.results import aligned, megabytes
 from experiments.simulate.methods import method_of
 from tfscale.distribute.cost_model import predict
 
@@ -99,7 +99,7 @@ def table(rows):
                 _seconds(row.step_seconds),
                 f"{row.samples_per_second:,.0f}",
                 f"{row.efficiency:.1%}",
-                f"{row.bytes_per_link / 1e6:.1f}",
+                megabytes(row.bytes_per_link),
                 row.bound_by,
             )
         )
