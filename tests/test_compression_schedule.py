@@ -106,6 +106,7 @@ def test_phases_by_epoch_and_by_step(strategy, two_workers, caplog):
     assert two_workers.changes == [B, "none"]
     lines = [record.getMessage() for record in caplog.records if record.name == "tfscale"]
     assert lines == [
+        "from epoch 1 on gradients travel with compression none",
         "from epoch 2 on gradients travel with compression bfloat16 (before: none)",
         "from epoch 3 on gradients travel with compression none (before: bfloat16)",
     ]

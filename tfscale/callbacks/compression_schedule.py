@@ -67,14 +67,14 @@ class CompressionSchedule(StepCallback):
         self.phases = {start: c.name for start, c in self._compressors.items()}
         self._unit = unit
         self._timeout = timeout_seconds
-        self._operation = None
+        self._operation = self._present = None
         self._told_alone = False
 
     def on_train_begin(self, logs=None):
         strategy = self.model.distribute_strategy
         self._operation = retrace.operation_of(strategy)
         self._leads = strategy.extended.should_checkpoint
-        self._step = self._base = None
+        self._step = self._base = self._present = None
         # For CheckpointAndResume, which keeps what the run is made of.
         self.params["compression_schedule"] = self._description()
         workers = _workers(strategy)
@@ -118,18 +118,19 @@ class CompressionSchedule(StepCallback):
             return
         start = max(start for start in self._compressors if start <= position)
         before, new = self._operation.compressor.name, self._compressors[start]
-        if new.name == before:
-            return
-        self._operation.set_compression(new)
-        if self._leads:
+        if new.name != before:
+            self._operation.set_compression(new)
+        if self._leads and new.name != self._present:
             # A warning, so that it shows in programs that do not set up logging.
             _logger.warning(
-                "from %s %d on gradients travel with compression %s (before: %s)",
+                "from %s %d on gradients travel with compression %s%s",
                 self._unit,
                 position + 1,  # counted from 1, as Progress shows them
                 new.name,
-                before,
+                # What the all-reduce was made with was never in force, and is of no interest.
+                f" (before: {self._present})" if self._present else "",
             )
+        self._present = new.name
 
     def _description(self):
         return {"unit": self._unit, "phases": {str(k): v for k, v in self.phases.items()}}
