@@ -24,7 +24,7 @@ _RANGES = {
     "compression_warmup_epochs": (0, math.inf),
     "compression_momentum": (0, 0.9999),
     "bucket_bytes": (1, math.inf),
-    "streams": (1, math.inf),
+    "streams": (1, 64),
     "start_timeout": (0.001, math.inf),
     "seed": (0, 2**32 - 1),  # what NumPy's generators take
     "save_every": (1, math.inf),
@@ -133,10 +133,15 @@ class RunConfig:
                     f"it needs --compression={needed}"
                 )
         first, last = self.compression_epochs or (1, self.epochs)
-        if not 1 <= first <= last:
+        if first < 1:
             raise ValueError(
-                f"--compression_epochs={first},{last}: the first epoch and the last, counted from "
-                "1, as in 3,12"
+                f"--compression_epochs={first},{last} begins at {first}, but epochs are counted "
+                "from 1, as in 1,13"
+            )
+        if last < first:
+            raise ValueError(
+                f"--compression_epochs={first},{last} has its epochs in the wrong order: the first "
+                f"is later than the last; did you mean {last},{first}?"
             )
         if first > self.epochs:
             raise ValueError(

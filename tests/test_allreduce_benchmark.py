@@ -465,3 +465,25 @@ def matplotlib_is_there():
     except ImportError:
         return False
     return True
+
+
+@pytest.mark.parametrize("flag", ["json", "plot", "timeline", "logs"])
+def test_paths_that_cannot_be_written_are_refused_before_measuring(
+    tmp_path, monkeypatch, capsys, flag
+):
+    monkeypatch.setattr(benchmark, "_run", lambda args: pytest.fail("measured"))
+    monkeypatch.setattr(results, "check_matplotlib", lambda: None)
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / "out"
+    assert benchmark.main(["--mode=train", "--methods=2d", f"--{flag}={path}"]) == 1
+    error = capsys.readouterr().err
+    assert f"--{flag}={path} can't be written: " in error and "is not a folder" in error
+
+
+def test_the_check_of_a_path_leaves_no_file_and_harms_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark, "_run", lambda args: 0)
+    kept, new, logs = tmp_path / "kept.json", tmp_path / "deep" / "new.json", tmp_path / "logs"
+    kept.write_text("[]")
+    for path in (kept, new):
+        assert benchmark.main([f"--json={path}", f"--logs={logs}"]) == 0
+    assert kept.read_text() == "[]" and not new.exists() and not list(logs.iterdir())

@@ -79,3 +79,17 @@ def test_names_and_errors():
         compression.compressor(None, "bfloat16")
     with pytest.raises(ValueError, match="compressor object"):
         compression.compressor(3)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: compression.Int8("no"),
+        lambda: compression.Int8(0.1),
+        lambda: compression.TopK(0.1, error_feedback=float("nan")),
+        lambda: compression.TopK(0.1, 0.9),
+    ],
+)
+def test_error_feedback_is_a_bool(make):
+    with pytest.raises(ValueError, match="error_feedback must be True or False, got "):
+        make()

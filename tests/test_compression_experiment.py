@@ -74,3 +74,26 @@ def test_first_half_warms_up_and_ends_dense(epochs, ratios):
     phases = arms(0.01)["topk-first-half"].phases(epochs)
     found = {epoch: phase and round(phase.ratio, 6) for epoch, phase in phases.items()}
     assert found == ratios
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("[", "a.json is not JSON"),
+        ("{}", "a.json does not hold a list"),
+        ('[{"arm": "dense"}]', "a.json, row 0 lacks its seed"),
+    ],
+)
+def test_a_file_that_holds_no_results_is_named(tmp_path, capsys, content, message):
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    for more in ([], ["--report"]):
+        assert run.main([f"--json={path}", *more]) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_a_ratio_out_of_range_is_refused_at_once(capsys):
+    for ratio in ("7", "0", "nan", "0.3"):
+        with pytest.raises(SystemExit):
+            run.main([f"--ratio={ratio}"])
+        assert "argument --ratio: must be above 0 and at most 0.25" in capsys.readouterr().err

@@ -196,7 +196,10 @@ def test_rows_of_training(tmp_path):
     [
         ("{", "is not JSON"),
         ("{}", "does not hold a list of rows"),
-        ('[{"method": "stock"}]', "row 0: needs a method and its seconds_median"),
+        (
+            '[{"method": "stock"}]',
+            "row 0: seconds_median must be a number of seconds above 0, got None",
+        ),
         ('[{"method": "stock", "seconds_median": 1}]', "lacks workers, devices_per_worker, rate"),
         (
             '[{"method": "stock", "seconds_median": 1, "workers": 2, "devices_per_worker": 1, '
@@ -445,3 +448,40 @@ def test_help_teaches_and_starts_without_tensorflow():
 
 def test_all_named_networks_exist():
     assert all(network(name).parameters > 1e7 for name in NETWORKS)
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"seconds_median": "x"}, "seconds_median must be a number of seconds above 0, got 'x'"),
+        ({"seconds_max": None}, "seconds_max must be a number of seconds above 0, got None"),
+        ({"parameters": ["small"]}, r"parameters must be one of resnet50, small, got \['small'\]"),
+        ({"cpu_seconds": math.nan}, "cpu_seconds must be null or a number .*, got nan"),
+        ({"workers": "4"}, "workers must be a whole number of at least 1, got '4'"),
+        ({"rate": "4 knots"}, "rate '4 knots' is not a rate"),
+        ({"streams": 1.5}, "streams must be .*, got 1.5"),
+    ],
+)
+def test_a_field_of_no_use_is_named_with_file_and_row(tmp_path, fields, message):
+    rows = rows_of(4, 2, "1gbit", 1e9, ["stock", "2d"])
+    path = write(tmp_path / "rows.json", [rows[0], rows[1] | fields])
+    with pytest.raises(ValueError, match=f"rows.json, row 1: {message}"):
+        read_measurements(path)
+
+
+def test_the_step_without_exchange_is_checked_before_it_is_used(tmp_path):
+    (row,) = rows_of(4, 2, "1gbit", 1e9, ["2d"], mode="train")
+    path = write(tmp_path / "rows.json", [row, {"method": "no exchange"}])
+    with pytest.raises(ValueError, match="row 1: seconds_median must be .*, got None"):
+        read_measurements(path)
+
+
+def test_no_cores_and_paths_of_no_use_are_refused_at_once(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    below = tmp_path / "file" / "out"
+    for flag in ("--cores_per_host=0", f"--json={below}", f"--plot={below}", f"--json={tmp_path}"):
+        assert program.main([*USUAL, "--model=resnet50", flag]) == 2
+        shown = capsys.readouterr()
+        assert flag in shown.err and len(shown.err.splitlines()) == 1 and not shown.out
+    assert program.main(["--calibrate=a.json", f"--calibration={below}"]) == 2
+    assert f"--calibration={below} can't be written" in capsys.readouterr().err

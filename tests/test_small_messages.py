@@ -42,6 +42,27 @@ def test_a_link_without_a_queue_is_refused(capsys):
         assert "two workers or more and a rate" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "flag, message",
+    [
+        ("--repeats=0", "--repeats=0 must be at least 1"),
+        ("--rate=abc", "rate 'abc' is not a rate"),
+        ("--rate=0mbit", "rate '0mbit' is not a rate"),
+        ("--rate=1kbit", "at least 10mbit; each step sends 16 MiB"),
+    ],
+)
+def test_settings_of_no_use_are_refused_with_the_reason(capsys, flag, message):
+    with pytest.raises(SystemExit):
+        small_messages.main([flag])
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_measuring(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(small_messages, "_measure", lambda args: pytest.fail("measured"))
+    assert small_messages.main([f"--json={tmp_path}"]) == 1
+    assert f"--json={tmp_path} can't be written" in capsys.readouterr().err
+
+
 @real_lab
 @pytest.mark.slow
 def test_the_smaller_the_buckets_the_shorter_the_wait(tmp_path):

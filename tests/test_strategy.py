@@ -217,3 +217,9 @@ def test_a_velocity_that_nobody_would_keep_is_refused():
     operation = Hierarchical2DAllReduce(TopK(0.01, momentum=0.9))
     with pytest.raises(ValueError, match="momentum=0.9 would be lost"):
         create_strategy("one_device", cross_device_ops=operation)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), -1, 0, float("inf"), "x", True])
+def test_a_timeout_is_a_number_above_0(seconds):
+    with pytest.raises(ValueError, match="timeout_seconds must be a number of seconds above 0"):
+        create_strategy(timeout_seconds=seconds)

@@ -74,8 +74,8 @@ def test_the_ranges_let_through_what_is_usual():
         ("--compression=int8 --compression_ratio=0.1", "no effect with --compression=int8"),
         ("--compression_epochs=2,3", "no effect with --compression=none"),
         ("--compression=topk --compression_ratio=0", "--compression_ratio=0.0 is out of range"),
-        ("--compression=topk --compression_epochs=5,3", "the first epoch and the last"),
-        ("--compression=topk --compression_epochs=0,3", "counted from 1"),
+        ("--compression=topk --compression_epochs=5,3", "wrong order.*did you mean 3,5"),
+        ("--compression=topk --compression_epochs=0,3", "begins at 0, .*counted from 1"),
         ("--compression=topk --compression_epochs=9,12 --epochs=8", "after the last of --epochs=8"),
         (
             "--compression=topk --compression_epochs=3,5 --compression_warmup_epochs=3",

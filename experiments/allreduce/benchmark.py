@@ -48,6 +48,7 @@ def main(argv=None):
     try:
         if args.plot or args.timeline:
             results.check_matplotlib()
+        results.check_writable(args, "json", "plot", "timeline", folders=("logs",))
         return _run(args)
     except (LabError, ValueError, ImportError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -215,8 +216,6 @@ def _run_workers(args, lab, tensors):
         }
         path = Path(folder) / "settings.json"
         path.write_text(json.dumps(settings))
-        if args.logs:
-            Path(args.logs).mkdir(parents=True, exist_ok=True)
         result = run_group(
             workers.commands(
                 lab,

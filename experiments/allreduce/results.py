@@ -189,6 +189,33 @@ def check_matplotlib():
         ) from error
 
 
+def check_writable(args, *flags, folders=()):
+    """Raises ValueError for a file or folder that could not be written after the measurement.
+
+    Args:
+        args: of `argparse`.
+        flags: `str`, names of arguments that name a file, or are None.
+        folders: those that name a folder.
+    """
+    for flag in (*flags, *folders):
+        path = getattr(args, flag)
+        if not path:
+            continue
+        file = Path(path) / ".writable" if flag in folders else Path(path)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            is_new = not file.exists()
+            file.open("ab").close()
+            if is_new:
+                file.unlink()
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ValueError(
+                f"--{flag}={path} can't be written: {file.parent} is not a folder"
+            ) from error
+        except OSError as error:
+            raise ValueError(f"--{flag}={path} can't be written: {error.strerror}") from error
+
+
 def _is_small(rows):
     """Whether an uncompressed exchange sends less than the least for a million parameters."""
     exact = [row.get("payload_bytes") for row in rows if "+" not in row["method"]]

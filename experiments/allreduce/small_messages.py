@@ -5,7 +5,8 @@
 Gradients and a chain of small messages, as those of sixteen layers of sync batch norm, leave at
 the same moment, for several sizes of buckets. The messages have collectives of their own, but
 TensorFlow sends all that one worker asks of another over one TCP connection (printed: how many
-there were, one for each direction), so a message waits for the chunks that lie there already: at most
+there were, one for each direction), so a message waits for the chunks that lie there already: at
+most
 
     streams * bucket bytes / workers / rate        for each of its two hops
 
@@ -32,6 +33,7 @@ PLANS = ((0, 4), (64 << 10, 2), (256 << 10, 2), (1 << 20, 2), (1 << 20, 4), (4 <
 def main(argv=None):
     args = _arguments(argv)
     try:
+        results.check_writable(args, "json")
         rows, connections = _measure(args)
     except (LabError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -55,26 +57,43 @@ def _arguments(argv):
     parser.add_argument("--repeats", type=int, default=3, help="of each plan (default: 3)")
     parser.add_argument("--json", metavar="F", help="write the rows there")
     args = parser.parse_args(argv)
-    if (parse_rate(args.rate) or 10**10) > 10**9 or args.workers < 2:
+    try:
+        bits = parse_rate(args.rate)
+    except ValueError as error:
+        parser.error(str(error))
+    if (bits or 10**10) > 10**9 or args.workers < 2:
         parser.error("wants two workers or more and a rate of at most 1gbit: a link to queue at")
+    if bits < 10**7:
+        parser.error(
+            f"--rate={args.rate}: wants at least 10mbit; each step sends 16 MiB of gradients, "
+            "which takes longer than 20 seconds on slower links"
+        )
+    if args.repeats < 1:
+        parser.error(f"--repeats={args.repeats} must be at least 1")
     return args
 
 
 def _measure(args):
     bytes_per_second = parse_rate(args.rate) / 8
+    # They travel for some two seconds.
+    gradient_bytes = max(PLANS)[0] * max(4, round(bytes_per_second / max(PLANS)[0]))
+    steps = len(PLANS) * (args.repeats + 1)
     with Lab(args.workers, args.rate) as lab, tempfile.TemporaryDirectory() as folder:
         settings = {
             "folder": folder,
             "repeats": args.repeats,
-            # They travel for some two seconds.
-            "gradient_bytes": max(PLANS)[0] * max(4, round(bytes_per_second / max(PLANS)[0])),
+            "gradient_bytes": gradient_bytes,
             "plans": [{"bucket_bytes": b, "streams": s} for b, s in PLANS],
         }
         path = Path(folder) / "settings.json"
         path.write_text(json.dumps(settings))
         argv = [sys.executable, "-m", f"{__package__}.small_messages_worker", str(path)]
         with _Connections(lab) as connections:
-            result = run_group(workers.commands(lab, argv, 1), timeout_seconds=540)
+            result = run_group(
+                workers.commands(lab, argv, 1),
+                # Twice what the gradients take at the link's rate, and the start.
+                timeout_seconds=300 + 2 * steps * 2 * gradient_bytes / bytes_per_second,
+            )
         if result.exit_code:
             raise LabError(result.describe())
         reports = [

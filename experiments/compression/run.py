@@ -9,13 +9,12 @@ same seeds; the interval is that of the mean difference (95 %, Student's t).
 """
 
 import argparse
-import json
 import math
 import statistics
 import sys
 from pathlib import Path
 
-from experiments.compression.settings import NAMES, add_settings
+from experiments.compression.settings import NAMES, add_settings, read_rows
 
 # Two-sided 95 % of Student's t for 1, 2, ... degrees of freedom.
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -36,6 +35,11 @@ def main(argv=None):
     parser.add_argument("--report", action="store_true", help="only show what is there")
     args = parser.parse_args(argv)
     path = Path(args.json)
+    try:
+        read_rows(path)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     if not args.report:
         from launch.local import main as launch_local
 
@@ -56,7 +60,7 @@ def main(argv=None):
     if not path.exists():
         print(f"error: {path} is not there; run without --report first", file=sys.stderr)
         return 1
-    table = compare(json.loads(path.read_text()))
+    table = compare(read_rows(path))
     for row in table:
         print(describe(row))
     plot(table, args.plot or path.with_suffix(".png"))

@@ -1,5 +1,7 @@
 """The flags of a training run: `run` shows and passes them on, the workers read them."""
 
+import argparse
+import json
 from pathlib import Path
 
 from experiments.quickstart.datasets import DATASETS
@@ -32,7 +34,7 @@ def add_settings(parser):
         default=0.05,
         help="the first; it falls to 0 by a cosine (default: %(default)s)",
     )
-    add("--ratio", type=float, default=0.01, help="of top-k, at last (default: %(default)s)")
+    add("--ratio", type=_ratio, default=0.01, help="of top-k, at last (default: %(default)s)")
     add(
         "--dataset",
         choices=sorted(DATASETS),
@@ -40,3 +42,36 @@ def add_settings(parser):
         help="(default: %(default)s)",
     )
     add("--examples", type=int, help="use that many of each split (default: all)")
+
+
+def read_rows(path):
+    """Returns the rows of a results file; none if there is no such file.
+
+    Raises:
+        ValueError: if it is no results file, with its name.
+        OSError: if it can't be read.
+    """
+    path = Path(path)
+    if not path.exists():
+        return []
+    advice = "remove it, or give another --json"
+    try:
+        rows = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}); {advice}") from error
+    if not isinstance(rows, list):
+        raise ValueError(f"{path} does not hold a list of results; {advice}")
+    for number, row in enumerate(rows):
+        for name, kind in (("arm", str), ("seed", int), ("accuracy", int | float)):
+            if not isinstance(row, dict) or not isinstance(row.get(name), kind):
+                raise ValueError(f"{path}, row {number} lacks its {name}; {advice}")
+    return rows
+
+
+def _ratio(text):
+    ratio = float(text)
+    if not 0 < ratio <= 0.25:
+        raise argparse.ArgumentTypeError(
+            f"must be above 0 and at most 0.25, where the warm-up of top-k begins; got {text}"
+        )
+    return ratio

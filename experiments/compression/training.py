@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.compression.arms import arms
-from experiments.compression.settings import add_settings
+from experiments.compression.settings import add_settings, read_rows
 from experiments.quickstart.datasets import DATASETS
 
 # What all rows of one file have in common.
@@ -31,7 +31,7 @@ def main(argv=None):
     data = (tf.constant(images), tf.constant(labels)), held_out
     leads = strategy.extended.should_checkpoint
     found = arms(args.ratio)
-    rows = json.loads(Path(args.json).read_text()) if Path(args.json).exists() else []
+    rows = read_rows(args.json)
     settings = {name: getattr(args, name) for name in SETTINGS}
     for row in rows:
         if {name: row.get(name) for name in SETTINGS} != settings:

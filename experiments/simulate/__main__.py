@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from experiments.allreduce.rates import format_rate, parse_rate
-from experiments.allreduce.results import check_matplotlib
+from experiments.allreduce.results import check_matplotlib, check_writable
 from experiments.simulate import advice, curves, light, plots, scaling, selection
 from experiments.simulate.calibration_files import read_costs, write_calibration
 from experiments.simulate.networks import NETWORKS, network
@@ -72,6 +72,9 @@ def main(argv=None):
         args = _parser().parse_args(sys.argv[1:] if argv is None else argv)
         if args.plot:
             check_matplotlib()
+        check_writable(args, "json", "plot", *["calibration"] * bool(args.calibrate))
+        if args.cores_per_host is not None and args.cores_per_host < 1:
+            raise ValueError(f"--cores_per_host={args.cores_per_host} must be at least 1")
         if args.light:
             return _light(args)
         if args.curve:
@@ -141,7 +144,7 @@ def _simulate(args):
         args.devices_per_worker,
         parse_rate(args.rate),
         args.latency_ms / 1e3,
-        cores_per_host=args.cores_per_host or 8,
+        cores_per_host=8 if args.cores_per_host is None else args.cores_per_host,
         workers_per_host=args.workers_per_host,
     )
     net = _network(args)

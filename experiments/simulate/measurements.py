@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import re
 from pathlib import Path
 
@@ -14,6 +15,41 @@ from tfscale.distribute.cost_model import Cluster, Measurement
 LAB_LATENCY = 3.5e-5
 NO_EXCHANGE = "no exchange"
 _FILE_NAME = re.compile(r"(\d+)x(\d+)-(\w+)$")
+
+
+def _above_0(value):
+    return 0 < value < math.inf
+
+
+# What a row's fields have to be: a type, a condition, and both in words.
+_COUNT = (int, _above_0, "a whole number of at least 1")
+_SECONDS = (int | float, _above_0, "a number of seconds above 0")
+_FIELDS = {
+    "seconds_median": _SECONDS,
+    "seconds_min": _SECONDS,
+    "seconds_max": _SECONDS,
+    "cpu_seconds": (
+        int | float,
+        lambda value: 0 <= value < math.inf,
+        "null or a number of seconds of at least 0",
+    ),
+    "compute_seconds": _SECONDS,
+    "forward_share": (int | float, lambda value: 0 <= value < 1, "a number in [0, 1)"),
+    "workers": _COUNT,
+    "devices_per_worker": _COUNT,
+    "cores": _COUNT,
+    "rate": (str, bool, "a rate such as '200mbit'"),
+    "parameters": (str, shapes.SETS.__contains__, f"one of {', '.join(sorted(shapes.SETS))}"),
+    "bytes_per_pack": (int, lambda value: value >= 0, "null or a whole number of bytes"),
+    "bucket_bytes": (
+        int | str,
+        lambda value: value == "adaptive" or isinstance(value, int) and value > 0,
+        "null, 'adaptive' or a whole number of bytes",
+    ),
+    "streams": (int, _above_0, "null or a whole number of at least 1"),
+}
+# Those that a method may have none of.
+_NULL = {"cpu_seconds", "bytes_per_pack", "bucket_bytes", "streams"}
 
 
 def read_runs(paths, cores=None):
@@ -61,8 +97,9 @@ def read_measurements(path, cores=None):
     for number, row in enumerate(rows):
         where = f"{path}, row {number}"
         name = row.get("method")
-        if not isinstance(name, str) or not row.get("seconds_median"):
-            raise ValueError(f"{where}: needs a method and its seconds_median")
+        if not isinstance(name, str):
+            raise ValueError(f"{where}: method must be a name such as '2d', got {name!r}")
+        _check_fields(row, where)
         try:
             method = method_of(name, *map(row.get, ("bytes_per_pack", "bucket_bytes", "streams")))
         except ValueError:
@@ -72,13 +109,14 @@ def read_measurements(path, cores=None):
         if row.get("mode") == "train":
             if alone is None:
                 raise ValueError(f"{where}: rows of training need one of {NO_EXCHANGE!r}")
+            _check_fields(alone, f"{path}, row {rows.index(alone)}")
             step = _step(row, alone["seconds_median"])
         cluster = _cluster(row, path, where, cores)
         found.append(
             Measurement(
                 cluster,
                 method,
-                _sizes(row, where),
+                _sizes(row),
                 row["seconds_median"],
                 # That of a step is not the exchange's alone.
                 None if step else row.get("cpu_seconds"),
@@ -97,7 +135,7 @@ def _cluster(row, path, where, cores):
     in_name = _FILE_NAME.search(path.stem)
     workers = row.get("workers") or (in_name and int(in_name[1]))
     devices = row.get("devices_per_worker") or (in_name and int(in_name[2]))
-    cores = cores or row.get("cores")
+    cores = row.get("cores") if cores is None else cores
     rate = _rate(row, path)
     missing = [
         name
@@ -113,14 +151,28 @@ def _cluster(row, path, where, cores):
         raise ValueError(
             f"{where} does not say how many cores the machine had: add --cores_per_host=NUMBER"
         )
+    try:
+        bits_per_second = parse_rate(rate)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
     return Cluster(
         workers,
         devices,
-        parse_rate(rate),
+        bits_per_second,
         latency_seconds=LAB_LATENCY,
         cores_per_host=cores,
         workers_per_host=workers,
     )
+
+
+def _check_fields(row, where):
+    """Raises ValueError for a field of which the model could make nothing."""
+    for name, (kind, allowed, wanted) in _FIELDS.items():
+        value = row.get(name)
+        if name not in row and name != "seconds_median" or value is None and name in _NULL:
+            continue
+        if isinstance(value, bool) or not isinstance(value, kind) or not allowed(value):
+            raise ValueError(f"{where}: {name} must be {wanted}, got {value!r}")
 
 
 def _spread(row):
@@ -134,11 +186,7 @@ def _rate(row, path):
     return row.get("rate") or (in_name and in_name[3])
 
 
-def _sizes(row, where):
-    if row.get("parameters", "resnet50") not in shapes.SETS:
-        raise ValueError(
-            f"{where}: unknown parameters {row['parameters']!r}; known: {', '.join(shapes.SETS)}"
-        )
+def _sizes(row):
     return tuple(4 * shapes.elements([shape]) for shape in reversed(_tensors(row)))
 
 

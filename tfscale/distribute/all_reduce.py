@@ -9,7 +9,10 @@ from tfscale.distribute import (
     lost_workers,
 )
 from tfscale.distribute.compression.choice import compressor as compressor_of
+from tfscale.distribute.compression.protocol import shown
 from tfscale.distribute.exchange import Exchange
+
+MAX_STREAMS = 64
 
 
 class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
@@ -45,7 +48,7 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
             with 4 MiB the buckets follow from when each gradient is ready and from what the
             link costs, both measured; 4 MiB stay where that gains less than 2 %. Defaults to
             4 MiB.
-        streams: `int`, buckets in flight at the same time. Defaults to 4.
+        streams: `int` up to 64, buckets in flight at the same time. Defaults to 4.
         worker_grid: None (default) for one ring of workers, or ``(rows, columns)`` with
             ``rows * columns`` workers in row-major order: reduce-scatter along the row,
             all-reduce along the column, all-gather along the row (2-D torus).
@@ -74,12 +77,18 @@ class Hierarchical2DAllReduce(_tf_private.LocalCrossDeviceOps):
         accumulate_dtype=None,
     ):
         super().__init__()
-        if bucket_bytes != adaptive.ADAPTIVE and not _is_positive_int(bucket_bytes):
+        is_adaptive = isinstance(bucket_bytes, str) and bucket_bytes == adaptive.ADAPTIVE
+        if not is_adaptive and not _is_positive_int(bucket_bytes):
             raise ValueError(
-                f"bucket_bytes must be a positive int or 'adaptive', got {bucket_bytes!r}"
+                f"bucket_bytes must be a positive int or 'adaptive', got {shown(bucket_bytes)}"
             )
         if not _is_positive_int(streams):
-            raise ValueError(f"streams must be a positive int, got {streams!r}")
+            raise ValueError(f"streams must be a positive int, got {shown(streams)}")
+        if streams > MAX_STREAMS:
+            raise ValueError(
+                f"streams must be at most {MAX_STREAMS}, got {streams}: each has collectives of "
+                "its own on every device, and a bucket in flight"
+            )
         self._exchange = Exchange(compressor_of(compression, accumulate_dtype), bucket_bytes)
         self.bucket_bytes = bucket_bytes
         self.streams = streams
@@ -338,8 +347,8 @@ def _is_positive_int(value):
 
 def _checked_grid(worker_grid):
     grid = tuple(worker_grid) if isinstance(worker_grid, (tuple, list)) else ()
-    if len(grid) != 2 or not all(isinstance(n, int) and n > 0 for n in grid):
+    if len(grid) != 2 or not all(_is_positive_int(n) for n in grid):
         raise ValueError(
-            f"worker_grid must be (rows, columns), two positive ints, got {worker_grid!r}"
+            f"worker_grid must be (rows, columns), two positive ints, got {shown(worker_grid)}"
         )
     return grid

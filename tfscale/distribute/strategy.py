@@ -67,7 +67,7 @@ def create_strategy(
 
     Raises:
         ValueError: for an unknown `kind`, or one that contradicts ``TF_CONFIG``; for
-            `heartbeat_seconds` below 1.
+            `heartbeat_seconds` below 1, or `timeout_seconds` not above 0.
         RuntimeError: if TensorFlow has already started and can't be configured any more; if
             devices are missing; if ``TF_CONFIG`` changed after the first call.
         tfscale.preflight.PreflightError: if the workers do not meet or do not fit together.
@@ -79,6 +79,7 @@ def create_strategy(
     """
     if kind not in KINDS:
         raise ValueError(f"unknown kind of strategy {kind!r}; choose one of {', '.join(KINDS)}")
+    _check_timeout(timeout_seconds)
     _check_heartbeat(heartbeat_seconds)
     config = _joined_cluster()
     if kind == "auto":
@@ -165,13 +166,21 @@ def _check_multi_worker(config):
         )
 
 
+def _check_timeout(seconds):
+    if not _is_number(seconds) or not 0 < seconds < float("inf"):
+        raise ValueError(f"timeout_seconds must be a number of seconds above 0, got {seconds!r}")
+
+
 def _check_heartbeat(seconds):
     # TensorFlow looks once a second who has been silent for too long.
-    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not number or not 1 <= seconds < float("inf"):
+    if not _is_number(seconds) or not 1 <= seconds < float("inf"):
         raise ValueError(
             f"heartbeat_seconds must be a number of seconds, 1 at least, got {seconds!r}"
         )
+
+
+def _is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _one_device_strategy(config, devices, cross_device_ops, *unused_times):

@@ -28,6 +28,9 @@ class Int8(protocol.Uncompressed):
     Args:
         error_feedback: `bool`, keep the errors for the next step. Defaults to True.
 
+    Raises:
+        ValueError: if `error_feedback` is no `bool`.
+
     Example:
         >>> Int8().bytes_per_element(workers=4)
         1.5234375
@@ -42,6 +45,7 @@ class Int8(protocol.Uncompressed):
 
     def __init__(self, error_feedback=True):
         super().__init__()
+        protocol.checked_error_feedback(error_feedback)
         self.slots = ("residual",) if error_feedback else ()
         self.name = f"int8 block {self.block}" + (
             "" if error_feedback else " without error feedback"

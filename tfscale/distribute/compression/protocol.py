@@ -111,6 +111,21 @@ def ring_share(workers):
     return 2 * (workers - 1) / workers
 
 
+def checked_error_feedback(error_feedback):
+    """Returns `error_feedback`; raises ValueError unless it is a bool."""
+    # A number was probably meant as another argument, such as the momentum.
+    if not isinstance(error_feedback, bool):
+        raise ValueError(f"error_feedback must be True or False, got {shown(error_feedback)}")
+    return error_feedback
+
+
+def shown(value):
+    """Returns a value as an error message shows it: an array or tensor by its type."""
+    if value is None or isinstance(value, str | int | float | tuple | list):
+        return repr(value)
+    return f"an object of type {type(value).__name__}"
+
+
 def checked_momentum(momentum):
     """Returns `momentum` as a float; raises ValueError unless it is in [0, 1)."""
     if isinstance(momentum, bool) or not isinstance(momentum, int | float):

@@ -55,6 +55,7 @@ class TopK(protocol.Uncompressed):
     def __init__(self, ratio=0.01, error_feedback=True, momentum=0.0, min_elements=4096):
         super().__init__(momentum)
         self.ratio = checked_ratio(ratio)
+        protocol.checked_error_feedback(error_feedback)
         if isinstance(min_elements, bool) or not isinstance(min_elements, int) or min_elements < 0:
             raise ValueError(f"min_elements must be an int >= 0, got {min_elements!r}")
         if self.momentum and not error_feedback:
