@@ -43,9 +43,9 @@ class CompressionSchedule(StepCallback):
         phases: dict of `int` to the name of the compression.
 
     Raises:
-        ValueError: in the constructor, for phases out of order, an unknown compression or
-            different momenta; in `fit`, if the workers have different schedules, or if the
-            strategy has several workers but does not use `Hierarchical2DAllReduce`.
+        ValueError: in the constructor, for phases out of order, an unknown compression, different
+            momenta or a timeout not above 0; in `fit`, if the workers have different schedules, or
+            if the strategy has several workers but does not use `Hierarchical2DAllReduce`.
 
     Example:
         TopK = tfscale.distribute.TopK
@@ -63,6 +63,11 @@ class CompressionSchedule(StepCallback):
         super().__init__()
         if unit not in ("epoch", "step"):
             raise ValueError(f'unit={unit!r}: "epoch" or "step"')
+        number = isinstance(timeout_seconds, (int, float)) and not isinstance(timeout_seconds, bool)
+        if not number or not 0 < timeout_seconds < float("inf"):
+            raise ValueError(
+                f"timeout_seconds must be a number of seconds above 0, got {timeout_seconds!r}"
+            )
         self._compressors = _checked(phases)
         self.phases = {start: c.name for start, c in self._compressors.items()}
         self._unit = unit
