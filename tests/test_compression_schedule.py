@@ -245,3 +245,9 @@ def test_bad_phases(phases, message):
         CompressionSchedule(phases)
     with pytest.raises(ValueError, match='unit=.*"epoch" or "step"'):
         CompressionSchedule({0: None}, unit="day")
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), -1, "x", None])
+def test_a_timeout_is_a_number_above_0(seconds):
+    with pytest.raises(ValueError, match="timeout_seconds must be a number of seconds above 0"):
+        CompressionSchedule({0: None}, timeout_seconds=seconds)
