@@ -181,8 +181,8 @@ def _bucket(text):
 
 
 def _streams(text):
-    if not text.isdigit() or int(text) < 1:
-        raise ValueError("a positive whole number is needed")
+    if not text.isdecimal() or not 1 <= int(text) <= 64:
+        raise ValueError("a whole number from 1 to 64 is needed")
     return int(text)
 
 
