@@ -4,6 +4,7 @@ One process stands for two workers here; tests/multiprocess/test_compression_sta
 """
 
 import contextlib
+import io
 import logging
 
 import pytest
@@ -15,6 +16,7 @@ from tfscale._keras import install, keras
 from tfscale.callbacks import compression_schedule
 from tfscale.callbacks.checkpoint import CheckpointAndResume
 from tfscale.callbacks.compression_schedule import CompressionSchedule
+from tfscale.callbacks.progress import Progress
 from tfscale.callbacks.tensorboard import TensorBoard
 from tfscale.distribute.compression.choice import compressor
 from tfscale.distribute.compression.protocol import Uncompressed
@@ -115,6 +117,18 @@ def test_phases_by_epoch_and_by_step(strategy, two_workers, caplog):
     watch = Watch(two_workers)
     fit(strategy, [watch, CompressionSchedule({0: None, 3: B, 9: F}, unit="step")])
     assert watch.seen == ["none"] * 3 + [B] * 6 + [F] * 3
+
+
+@pytest.mark.slow
+def test_progress_says_when_the_step_is_traced_again(strategy, two_workers):
+    out = io.StringIO()
+    fit(strategy, [CompressionSchedule({0: None, 1: B}), Progress(4, stream=out)])
+    lines = [line.split(" in ")[0] for line in out.getvalue().splitlines()]
+    assert [line for line in lines if line.startswith("traced")] == ["traced", "traced again"]
+    # Before the line of epoch 2, whose speed leaves that step out.
+    assert lines.index("traced again") < min(
+        i for i, line in enumerate(lines) if line.startswith("epoch 2/3  step 4/4")
+    )
 
 
 @pytest.mark.slow

@@ -72,6 +72,17 @@ def retrace(model):
         step.generation = _STALE
 
 
+def trace_of(model):
+    """A number that differs from one trace of the model's step to the next.
+
+    None before the first trace, between the request for another one and that, and for a model
+    whose strategy has no operation.
+    """
+    reference = _steps.get(model)
+    step = reference and reference()
+    return None if step is None or step.generation is _STALE else step.generation
+
+
 _STALE = object()
 # By model, since `fit` may have put something in front of the step (see `before_first_step`).
 _steps = weakref.WeakKeyDictionary()

@@ -5,14 +5,20 @@ import time
 
 import numpy as np
 
+from tfscale._keras import retrace
 from tfscale._keras.training_state import StepCallback
 from tfscale.callbacks.rates import StepClock
+from tfscale.distribute.all_reduce import plan_of
+from tfscale.distribute.strategy import topology_of
 
 
 class Progress(StepCallback):
     """Shows how a job gets on: one line, from worker 0, however many workers there are.
 
         epoch 2/5  step 12/40  loss 0.5123  accuracy 0.8512  1,234 images/s  12 s left
+
+    After the first step, and whenever the step has been traced again, one line says how gradients
+    travel: in how many buckets, with which compression.
 
     On a terminal the line is updated in place; in a log file there is one line for each epoch
     and one every `interval_seconds` in between. Use it with `verbose=0`. The time left is that
@@ -40,7 +46,7 @@ class Progress(StepCallback):
         self._out = self._stream or sys.stdout
         self._terminal = bool(getattr(self._out, "isatty", lambda: False)())
         self._interval = 0.1 if self._terminal else self._log_interval
-        self._width, self._traced = 0, False
+        self._width, self._traced, self._trace = 0, False, None
         self._shown = time.monotonic()
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -48,18 +54,21 @@ class Progress(StepCallback):
         self._clock, self._last = StepClock(), None
 
     def on_train_batch_begin(self, batch, logs=None):
-        if self._active and not self._traced and self._done is None:
-            self._show("tracing the graph: the first step takes longer than the others", True)
+        if self._active:
             self._began = time.monotonic()
+            if not self._traced and self._done is None:
+                self._show("tracing the graph: the first step takes longer than the others", True)
 
     def on_train_batch_end(self, batch, logs=None):
         if not self._active:
             return
         steps = batch + 1 - self._done if self._done is not None else 1
         self._done = batch + 1
-        if not self._traced:
+        if self._is_traced_anew():
+            again = " again" if self._traced else ""
             self._traced = True
-            self._show(f"traced in {time.monotonic() - self._began:.1f} s", True)
+            seconds = time.monotonic() - self._began
+            self._show(f"traced{again} in {seconds:.1f} s{self._exchange()}", True)
             self._clock.restart()
             return
         self._clock.count(steps)
@@ -80,6 +89,22 @@ class Progress(StepCallback):
 
     def on_train_end(self, logs=None):
         self._active = False
+
+    def _is_traced_anew(self):
+        trace = retrace.trace_of(self.model)
+        before, self._trace = self._trace, self._trace if trace is None else trace
+        return not self._traced or self._trace != before
+
+    def _exchange(self):
+        """How gradients travel between workers, to be added to a line; empty on one worker."""
+        plan = plan_of(self.model.distribute_strategy)
+        if not plan or not plan["plans"] or not _workers_of(self.model) > 1:
+            return ""
+        numbers = [bucket for *_, bucket in plan["plans"][-1]]
+        count = len({n for n in numbers if n >= 0}) + sum(n < 0 for n in numbers)
+        name = plan["settings"]["compression"]
+        sent = "uncompressed" if name == "none" else f"compression {name}"
+        return f"; {len(numbers)} gradients travel in {count} buckets, {sent}"
 
     def _place(self):
         steps = self.params.get("steps")
@@ -111,6 +136,10 @@ class Progress(StepCallback):
         else:
             self._out.write(text + "\n")
         self._out.flush()
+
+
+def _workers_of(model):
+    return topology_of(model.distribute_strategy).workers
 
 
 def _metrics(logs):
