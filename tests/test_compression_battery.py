@@ -29,6 +29,7 @@ COMPRESSORS = {
         Int8(error_feedback=False),
         TopK(0.05),
         TopK(0.05, momentum=0.9),
+        TopK(0.05, momentum=0.9, factor_masking=True),
         TopK(0.05, error_feedback=False),
         TopK(1.0, momentum=0.9),
     )

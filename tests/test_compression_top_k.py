@@ -15,10 +15,10 @@ def rows_of(size, n, seed=0):
 
 
 @pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("momentum, masking", [(0.0, False), (0.9, False), (0.9, True)])
 @pytest.mark.parametrize("n", [600, 90_000])
-def test_steps_are_those_of_the_oracle(size, momentum, n):
-    compressor = TopK(0.02, momentum=momentum)
+def test_steps_are_those_of_the_oracle(size, momentum, masking, n):
+    compressor = TopK(0.02, momentum=momentum, factor_masking=masking)
     k = round(0.02 * n)
     states = [member_groups.zero_state(compressor, n)] * size
     for step in range(3):
@@ -33,7 +33,8 @@ def test_steps_are_those_of_the_oracle(size, momentum, n):
             arrived.append(reference.top_k(y, positions))
             np.testing.assert_array_equal(result.state[0], y - arrived[-1])
             if momentum:
-                np.testing.assert_array_equal(result.state[1], u - reference.top_k(u, positions))
+                stopped = reference.top_k(u, positions) if masking else 0
+                np.testing.assert_array_equal(result.state[1], u - stopped)
         for result in results:
             np.testing.assert_array_equal(result.total, reference.sum_by_rank(arrived))
         states = [result.state for result in results]
@@ -120,6 +121,8 @@ def test_warmup():
         ({"min_elements": -1}, "min_elements must be an int >= 0, got -1"),
         ({"min_elements": 1e3}, "min_elements must be an int >= 0, got 1000.0"),
         ({"momentum": 0.9, "error_feedback": False}, "needs error_feedback=True"),
+        ({"factor_masking": True}, "momentum=0 has none"),
+        ({"momentum": 0.9, "factor_masking": 1}, "must be True or False, got 1"),
     ],
 )
 def test_errors(arguments, message):
@@ -133,10 +136,11 @@ def test_names_hold_every_setting():
         TopK(0.02).name,
         TopK(0.0200000001).name,  # another k in a long vector
         TopK(momentum=0.9).name,
+        TopK(momentum=0.9, factor_masking=True).name,
         TopK(error_feedback=False).name,
         TopK(min_elements=1).name,
     }
-    assert len(names) == 6
+    assert len(names) == 7
 
 
 def test_both_sums_are_the_same_to_the_bit():

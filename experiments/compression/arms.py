@@ -24,11 +24,11 @@ def arms(ratio=0.01):
     """Returns all arms by name; `ratio` is that of top-k."""
     from tfscale.distribute import Int8, TopK, top_k_warmup
 
-    def warm_up(momentum):
+    def warm_up(**options):
         def phases(epochs):
             # The first half of the run, so that the second shows the final ratio.
             ratios = top_k_warmup(ratio, max(1, epochs // 2))
-            return {epoch: TopK(r, momentum=momentum) for epoch, r in enumerate(ratios[:epochs])}
+            return {epoch: TopK(r, **options) for epoch, r in enumerate(ratios[:epochs])}
 
         return phases
 
@@ -48,8 +48,9 @@ def arms(ratio=0.01):
         Arm("int8-no-feedback", always(Int8(error_feedback=False))),
         Arm("topk", always(TopK(ratio))),
         Arm("topk-no-feedback", always(TopK(ratio, error_feedback=False))),
-        Arm("topk-warmup", warm_up(0.0)),
-        Arm("topk-warmup-momentum", warm_up(MOMENTUM), momentum=0.0),
+        Arm("topk-warmup", warm_up()),
+        Arm("topk-warmup-momentum", warm_up(momentum=MOMENTUM), momentum=0.0),
+        Arm("topk-warmup-masking", warm_up(momentum=MOMENTUM, factor_masking=True), momentum=0.0),
         Arm("topk-first-half", first_half),
     ]
     return {arm.name: arm for arm in found}

@@ -16,7 +16,7 @@ def compressors():
         compression.Float16(),
         compression.Int8(),
         compression.TopK(0.02),
-        compression.TopK(0.02, momentum=0.9),
+        compression.TopK(0.02, momentum=0.9, factor_masking=True),
         compression.TopK(1.0, momentum=0.9),
     )
     return {c.name: c for c in all_of_them}

@@ -15,7 +15,7 @@ class TopK(protocol.Uncompressed):
         S = positions of the k largest |y|
         total     = sum over the members of y on S, 0 elsewhere
         residual' = y, but 0 on S
-        velocity' = u, but 0 on S                    # factor masking
+        velocity' = u                                # with factor masking: but 0 on S
 
     Each member sends one message, k values and k positions, and adds up all members' messages.
     The law of the residual, ``y - residual' = what was sent``, holds to the bit; `total` is its
@@ -26,8 +26,10 @@ class TopK(protocol.Uncompressed):
     is left in the residual, and the velocity is kept whole; so ``TopK(1.0, momentum=m)`` is plain
     momentum.
 
-    With `momentum`, the velocity lives here and the optimizer's own momentum must be 0: momentum
-    correction and factor masking of Deep Gradient Compression. Few values a step are felt by
+    With `momentum`, the velocity lives here and the optimizer's own momentum must be 0: the
+    momentum correction of Deep Gradient Compression. Its factor masking, against staleness, is an
+    option: at the large ratios of a warm-up it takes the momentum of the values that matter, and
+    on Fashion-MNIST it cost accuracy (``experiments/compression``). Few values a step are felt by
     convergence: begin with the ratios of `top_k_warmup`.
 
     Args:
@@ -37,9 +39,11 @@ class TopK(protocol.Uncompressed):
             it, what is not sent is lost.
         momentum: `float` in [0, 1). Defaults to 0. Needs `error_feedback`.
         min_elements: `int`; smaller tensors travel by `dense`. Defaults to 4096.
+        factor_masking: `bool`, stop the velocity of what is sent. Defaults to False.
 
     Raises:
-        ValueError: for an argument out of range, or momentum without error feedback.
+        ValueError: for an argument out of range, momentum without error feedback, or masking
+            without momentum.
 
     Example:
         >>> TopK(0.01).bytes_per_element(workers=4)
@@ -52,7 +56,14 @@ class TopK(protocol.Uncompressed):
 
     lossy = True
 
-    def __init__(self, ratio=0.01, error_feedback=True, momentum=0.0, min_elements=4096):
+    def __init__(
+        self,
+        ratio=0.01,
+        error_feedback=True,
+        momentum=0.0,
+        min_elements=4096,
+        factor_masking=False,
+    ):
         super().__init__(momentum)
         self.ratio = checked_ratio(ratio)
         protocol.checked_error_feedback(error_feedback)
@@ -63,12 +74,18 @@ class TopK(protocol.Uncompressed):
                 f"momentum {momentum!r} needs error_feedback=True: without a residual, what the "
                 "velocity holds back would be lost"
             )
+        if not isinstance(factor_masking, bool):
+            raise ValueError(f"factor_masking must be True or False, got {factor_masking!r}")
+        if factor_masking and not self.momentum:
+            raise ValueError("factor_masking=True stops a velocity, and momentum=0 has none")
         self.min_elements = min_elements
+        self.factor_masking = factor_masking
         residual = ("residual",) if error_feedback else ()
         self.slots = residual + (("velocity",) if self.momentum else ())
         self.name = (
             f"topk ratio {self.ratio!r} momentum {self.momentum!r} min_elements {min_elements}"
             + ("" if error_feedback else " without error feedback")
+            + (" factor masking" if factor_masking else "")
         )
 
     @property
@@ -99,7 +116,8 @@ class TopK(protocol.Uncompressed):
         values, positions = messages[:, 0], tf.bitcast(messages[:, 1], tf.int32)
         on_gpu = "GPU" in y.device.upper()
         total = (sum_by_member if on_gpu else sum_at_once)(values, positions, n)
-        state = tuple(_masked(kept, sent) for kept in (y, given)[: len(self.slots)])
+        velocity = _masked(given, sent) if self.factor_masking else given
+        state = (_masked(y, sent), velocity)[: len(self.slots)] if self.slots else ()
         received = tf.gather(total, tf.reshape(positions, [-1]))
         return protocol.Reduced(total, state, self.all_finite(received))
 
