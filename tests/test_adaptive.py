@@ -88,3 +88,42 @@ def test_probes_end_when_they_are_long_or_large():
 def test_noise_that_hides_the_rate_leaves_a_cost():
     link = link_cost.link_of(lambda size: 1e-3, streams=2)
     assert 0 < link.seconds_per_byte < 1e-10
+
+
+class StoredTimes:
+    """Stands in for a `Timeline`: the times of the last step that ran."""
+
+    def __init__(self):
+        self.times = {}
+
+    def run(self, step):
+        self.times = {f"tensor {i}": step + i for i in range(5)}
+
+    def read(self):
+        return self.times
+
+
+def test_a_model_of_few_steps_does_not_keep_another_from_its_plan(monkeypatch):
+    monkeypatch.setattr(adaptive, "Timeline", StoredTimes)
+    fusion = adaptive.AdaptiveFusion()
+    _, first = fusion.plan(SPECS)
+    for step in range(3):
+        first.run(step)
+        assert not fusion.after_step()
+    _, second = fusion.plan(SPECS[::-1])
+    for step in range(4):
+        second.run(step)
+        assert not fusion.after_step()
+    second.run(4)
+    assert fusion.after_step()
+    assert [specs for specs, *_ in fusion._ready()] == [SPECS[::-1]]
+
+
+def test_what_no_step_runs_any_more_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(adaptive, "Timeline", StoredTimes)
+    fusion = adaptive.AdaptiveFusion()
+    _, timeline = fusion.plan(SPECS)
+    timeline.run(0)
+    for _ in range(20):
+        assert fusion.wants_measurement and not fusion.after_step()
+    assert not fusion.after_step() and not fusion.wants_measurement

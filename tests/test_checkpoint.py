@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfscale._keras import install, keras
 from tfscale.callbacks import compression_files
 from tfscale.callbacks.checkpoint import CheckpointAndResume
+from tfscale.distribute import _tf_private
 from tfscale.distribute.error_feedback import CompressionState
 
 STEPS, BATCH = 5, 8
@@ -386,7 +387,8 @@ class HoldsBack:
 
     def for_model(self, model):
         """A step takes over what belongs to its tensors."""
-        self.state.begin_plan("plan", [("a/kernel", 24)])
+        own = [_tf_private.destination_of(v) for v in model.variables if v.name == "a/kernel:0"]
+        self.state.begin_plan("plan", [("a/kernel", 24, own[0].key)])
         for slot in ("residual", "velocity"):
             self.state.vector(slot, "plan", 0, 0, ((0, 0, 24, 0),), 24, "/cpu:0")
         return contextlib.nullcontext()
@@ -417,7 +419,9 @@ def test_what_compression_holds_back_is_restored_to_the_bit(mirrored, tmp_path, 
 
     operation = HoldsBack()
     install(mirrored, operation)
+    caplog.set_level(logging.INFO, "tfscale")
     run(mirrored, tmp_path, epochs=2)
+    assert "taking over what compression (int8) held back on 1 workers" in caplog.text
     assert_held_back(operation)
     # The saved state counts, not what is left in the process of another run.
     operation.state.load([{"tensors": [["x", 1, 0]], "residual": [np.ones(1, "float32")]}])

@@ -135,3 +135,45 @@ def test_the_state_goes_with_its_model():
     del model
     keras.backend.clear_session()
     assert_collected(state)
+
+
+def test_variables_of_one_path_in_two_plans_have_each_their_own():
+    """Two optimizers in one step, as of a GAN, whose layers have the same name."""
+    strategy, operation = create()
+
+    class Pair(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.parts = [keras.Sequential([keras.layers.Dense(3, name="out")]) for _ in range(2)]
+            for part in self.parts:
+                part.build([None, 3])
+
+        def compile(self):
+            super().compile()
+            self.optimizers = [keras.optimizers.SGD(0.0) for _ in self.parts]
+
+        def train_step(self, x):
+            for scale, part, optimizer in zip((1, 1e3), self.parts, self.optimizers, strict=True):
+                with tf.GradientTape() as tape:
+                    loss = scale * tf.reduce_sum(part(x) ** 2)
+                optimizer.minimize(loss, part.trainable_variables, tape=tape)
+            return {"loss": loss}
+
+    with strategy.scope():
+        model = Pair()
+        model.compile()
+    model.fit(X, batch_size=8, epochs=1, verbose=0)
+    exported = operation.state_of(model).export()
+    assert sorted(exported["tensors"])[-2:] == [["out/kernel", 9, 0], ["out/kernel", 9, 1]]
+    sizes = {
+        tuple(t): np.abs(v).sum()
+        for t, v in zip(exported["tensors"], exported["velocity"], strict=True)
+    }
+    assert sizes["out/kernel", 9, 1] > 100 * sizes["out/kernel", 9, 0] > 0
+    # And go on with it under other buckets.
+    operation.set_compression(Uncompressed(0.5))
+    model.fit(0 * X[:8], batch_size=8, epochs=1, verbose=0)
+    after = operation.state_of(model).export()
+    for before, now in zip(exported["velocity"], after["velocity"], strict=True):
+        if before.size == 9:
+            np.testing.assert_allclose(now, 0.5 * before, rtol=1e-6)

@@ -183,3 +183,63 @@ def check_all(settings):
         check_overflow(compression)
     check_momentum()
     return facts, check_adaptive()
+
+
+def check_other_grids():
+    """What was held back on one arrangement of workers is paid on another, once, all of it."""
+    topk = TopK(0.02, min_elements=50)
+    workers = 4
+
+    def owed_of(exported):
+        total = [np.zeros(np.prod(shape, dtype=int)) for shape in SHAPES]
+        for one in exported:
+            for (path, *_), residual in zip(
+                one.get("tensors", []), one.get("residual", []), strict=True
+            ):
+                total[int(path.split("/")[0].split("_")[1])] += np.float64(residual)
+        return total
+
+    def gathered(exchanges):
+        exported = exchanges.operation.state.export()
+        lists = exported | {"residual": [r.tolist() for r in exported.get("residual", [])]}
+        return agreement.gather_values(exchanges.strategy, "all that is held back", lists)
+
+    zeros = lambda r, i: np.zeros(SHAPES[i], np.float32)  # noqa: E731
+    grids = (None, (2, 2), (4, 1), (1, 4))
+    exchanges = Exchanges(create(compression=topk))
+    me = _tf_private.worker_index(exchanges.strategy)
+    exchanges.step(lambda r, i: gradient(0, r, i))
+    exported = gathered(exchanges)
+    # The same again, from three workers: another number of them.
+    for grid, saved in [*((g, exported) for g in grids), ((2, 2), exported[:3])]:
+        before = owed_of(saved)
+        assert all(np.any(b) for b in before[1:2])
+        exchanges = Exchanges(create(compression=topk, worker_grid=grid, bucket_bytes=20_000))
+        state = exchanges.operation.state
+        state.load(saved, me, workers)
+        # All of it is there before a step, and after one that was too large for its precision.
+        sent = [np.zeros_like(b) for b in before]
+        spoilt = lambda r, i: np.full(SHAPES[i], np.inf if i == 1 and r == 3 else 0, np.float32)  # noqa: E731,E501
+        for gradients in (None, spoilt, zeros, zeros):
+            if gradients is not None:
+                totals = exchanges.step(gradients)
+                if gradients is zeros:
+                    sent = [s + np.float64(t).ravel() for s, t in zip(sent, totals, strict=True)]
+            # A checkpoint at any of these moments holds what is not yet sent.
+            left = owed_of(gathered(exchanges))
+            for b, s, o in zip(before, sent, left, strict=True):
+                scale = np.abs(b).max() + 1e-30
+                np.testing.assert_allclose(s + o, b, atol=3e-6 * scale, err_msg=str(grid))
+        pending = [slots for slots in state._pending.values() if np.any(slots.get("residual", 0))]
+        assert not pending, (grid, pending)
+    # From a grid to the ring.
+    grid = Exchanges(create(compression=topk, worker_grid=(2, 2)))
+    grid.step(lambda r, i: gradient(2, r, i))
+    saved = gathered(grid)
+    for to in (None, (1, 4)):
+        exchanges = Exchanges(create(compression=topk, worker_grid=to))
+        exchanges.operation.state.load(saved, me, workers)
+        totals = exchanges.step(zeros)
+        left = owed_of(gathered(exchanges))
+        for b, t, o in zip(owed_of(saved), totals, left, strict=True):
+            np.testing.assert_allclose(np.float64(t).ravel() + o, b, atol=3e-6 * np.abs(b).max())

@@ -24,3 +24,8 @@ def test_nothing_is_lost(workers, devices, grids):
         compression_workers.check_all, workers, devices, args=(settings,), timeout=300
     )
     assert all(result == results[0] for result in results)
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_on_another_arrangement_of_workers():
+    testing.run_in_processes(compression_workers.check_other_grids, 4, 1, timeout=280)

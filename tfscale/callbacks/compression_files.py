@@ -17,10 +17,14 @@ import zlib
 import numpy as np
 
 from tfscale._keras import retrace
+from tfscale.callbacks.portable_paths import portable_identities, renamed
 from tfscale.distribute import _tf_private
 from tfscale.distribute.agreement import first_difference, gather_values
+from tfscale.distribute.error_feedback import CompressionState
 
 _logger = logging.getLogger("tfscale")
+# Of the files: since 2 with paths that `portable_paths` gives.
+_VERSION = 2
 _READ_ERRORS = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
@@ -53,7 +57,9 @@ class SavedCompression:
         """
         if self._operation is None:
             return None
-        self._exported = self._state().export()
+        state = self._state()
+        own = portable_identities(state, self._variables())
+        self._exported = renamed(state.export(), {own[name]: name for name in own})
         # The token names the folder that is being written, and tells files of one save apart
         # from those of another.
         mine = {"holds": bool(self._exported), "token": f"{os.getpid()}-{time.monotonic_ns()}"}
@@ -131,7 +137,16 @@ class SavedCompression:
         if same_cluster and (position.compression or {}).get("measured"):
             self._operation.use_plan(position.bucket_plan)
         exported = self._read_all(position, state) if state else []
-        self._state().load(exported, self._worker, self._workers)
+        # As the state will number them.
+        own = portable_identities(CompressionState(), self._variables())
+        exported = [renamed(one, own) for one in exported]
+        self._state().load(exported, self._worker, self._workers, self._variables())
+        if exported and self._worker == 0:
+            _logger.info(
+                "taking over what compression (%s) held back on %d workers",
+                position.compression["compressor"],
+                state["workers"],
+            )
         self._leftovers = bool(exported)
         # A step that an earlier `fit` traced works on the variables of before.
         retrace.retrace(self._model)
@@ -144,6 +159,12 @@ class SavedCompression:
 
     def _state(self):
         return self._operation.state_of(self._model)
+
+    def _variables(self):
+        """``(path, size, key)`` of all variables of the model."""
+        variables = self._model.variables
+        found = [(_tf_private.destination_of(v), v.shape.num_elements()) for v in variables]
+        return [(v.path, size, v.key) for v, size in found if v]
 
     def _read_all(self, position, state):
         folder = self._files.folder(position.global_step)
@@ -212,7 +233,12 @@ def _about(state, worker):
 
 def _write(path, exported, about):
     slots = {slot: values for slot, values in exported.items() if slot != "tensors"}
-    header = {"about": about, "tensors": exported.get("tensors", []), "slots": list(slots)}
+    header = {
+        "version": _VERSION,
+        "about": about,
+        "tensors": exported.get("tensors", []),
+        "slots": list(slots),
+    }
     arrays = {f"{slot}/{i}": v for slot, values in slots.items() for i, v in enumerate(values)}
     header = np.frombuffer(json.dumps(header).encode(), np.uint8)
     with open(path, "wb") as file:
@@ -225,6 +251,8 @@ def _read(path, about):
     """What `_write` was given; a zip file carries a checksum of each array."""
     with np.load(path, allow_pickle=False) as arrays:
         header = json.loads(arrays["header"].tobytes())
+        if header.get("version") != _VERSION:
+            raise ValueError("it was written by another version of tfscale, with other paths")
         if header["about"] != about:
             raise ValueError(f"it belongs to another checkpoint or worker ({header['about']})")
         count = len(header["tensors"])

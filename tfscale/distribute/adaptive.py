@@ -19,6 +19,8 @@ ADAPTIVE = "adaptive"
 INITIAL_BUCKET_BYTES = planning.PLAIN_BYTES
 # The first step traces and allocates; the median of the others decides.
 _STEPS = 5
+# A step that was not run for so many others is not waited for.
+_GONE_AFTER = 4 * _STEPS
 
 
 class AdaptiveFusion:
@@ -34,6 +36,7 @@ class AdaptiveFusion:
         self._chosen = {}  # signature of the tensors -> buckets
         self._plans = {}  # signature -> `planning.Plan`, where it was measured in this process
         self._measured = {}  # signature -> (specs, timeline, list of its readings)
+        self._idle = {}  # signature -> steps since its last reading
 
     @property
     def wants_measurement(self):
@@ -50,7 +53,7 @@ class AdaptiveFusion:
         if sum(spec.shape is not None for spec in specs) < 2:
             return initial, None
         timeline = Timeline()
-        self._measured[signature] = (specs, timeline, [])
+        self._measured[signature], self._idle[signature] = (specs, timeline, []), 0
         return initial, timeline
 
     def use(self, fingerprint):
@@ -78,17 +81,28 @@ class AdaptiveFusion:
         self._measured.clear()
 
     def after_step(self):
-        """Notes the times of the step that has run; True when there are enough to plan."""
-        enough = bool(self._measured)
-        for _, timeline, readings in self._measured.values():
+        """Notes the times of the step that has run; True when there are enough to plan.
+
+        A model that is gone, or trained no more, is waited for no longer.
+        """
+        for signature, (_, timeline, readings) in list(self._measured.items()):
             times = timeline.read()
+            self._idle[signature] += 1
             if times and (not readings or times != readings[-1]):
                 readings.append(times)
-            enough = enough and len(readings) >= _STEPS
-        return enough
+                self._idle[signature] = 0
+            if self._idle[signature] >= _GONE_AFTER:
+                del self._measured[signature]
+        return bool(self._ready())
+
+    def _ready(self):
+        """What has enough readings: all that is planned together, on every worker the same."""
+        return [m for m in self._measured.values() if len(m[2]) >= _STEPS]
 
     def decide(self, strategy, mesh, compressors, timeout_seconds):
-        """Makes the plans of all that was measured; every worker calls it after the same step.
+        """Makes the plans of what `after_step` found; every worker calls it after the same step.
+
+        All steps are traced again afterwards, and measured then if they have no plan yet.
 
         Args:
             strategy: `tf.distribute.Strategy`.
@@ -97,7 +111,7 @@ class AdaptiveFusion:
             timeout_seconds: `float`, how long to wait for the other workers.
         """
         bytes_of, links = {}, {}
-        for specs, *_ in self._measured.values():
+        for specs, *_ in self._ready():
             for spec in specs:
                 if spec.shape is not None:
                     bytes_of[spec.wire] = bytes_of.get(spec.wire, 0) + spec.bytes
@@ -105,7 +119,7 @@ class AdaptiveFusion:
             links[wire] = measure_link(
                 strategy, mesh, compressors[wire], bytes_of[wire], timeout_seconds
             )
-        for specs, _, readings in self._measured.values():
+        for specs, _, readings in self._ready():
             wires = {spec.wire for spec in specs if spec.shape is not None}
             ready = _ready_times(readings[1:], len(specs))
             told = agreement.gather_values(strategy, "ready times", ready, timeout_seconds)

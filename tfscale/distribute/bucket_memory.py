@@ -25,21 +25,24 @@ class BucketMemory:
     def __init__(self, state, plan, bucket, tensors, layout, devices):
         self._state, self._plan, self._bucket = state, plan, bucket
         self._tensors, self._layout, self._devices = tensors, layout, devices
-        self.owes = state.owes(plan, bucket, tensors)
         self._updates = []  # (device, variables, new values, finite)
         self._payments = []  # (device, whether owed, residual, flag, finite)
 
     def reduce(self, column, x, link, compressor):
         """Returns the sum over the workers of a shard and of what was held back of it before."""
         device = self._devices[column]
-        owes = None
-        if self.owes and RESIDUAL not in compressor.slots:
-            x, owes, paid = self._with_old_residual(column, x)
         first, length = link.compressed_part(self._layout.length, compressor)
         variables = [self._vector(slot, column, first, length) for slot in compressor.slots]
+        owes = None
+        # What the compressor's own vectors have not taken over.
+        if self.owes(column):
+            x, owes, paid = self._with_old_residual(column, x)
         values = tuple(variable.read_value() for variable in variables)
         total, new, finite = link.all_reduce(x, compressor, values)
         if variables:
+            if length < self._layout.length:
+                # The compressor has seen a part of the sum; all workers have to decide alike.
+                finite = tf.reduce_all(tf.math.is_finite(total))
             self._updates.append((device, variables, new, finite))
         if owes is not None:
             finite = tf.cond(
@@ -47,6 +50,11 @@ class BucketMemory:
             )
             self._payments.append((device, owes, *paid, finite))
         return total
+
+    def owes(self, column):
+        """Whether residuals of a shard are to be paid with a sum."""
+        segments = self._segments(column, 0, self._layout.length)
+        return self._state.owes(self._plan, self._bucket, column, segments)
 
     def keep(self, finite):
         """Keeps the new values if the scalar `finite` is true; called when all are through."""
@@ -67,14 +75,22 @@ class BucketMemory:
         return [finite for *_, finite in self._updates + self._payments]
 
     def _with_old_residual(self, column, x):
-        """Adds, once, what an earlier compressor held back and the present one cannot hold."""
-        residual = self._vector(RESIDUAL, column, 0, self._layout.length)
+        """Adds, once, what was held back before and what this worker's compressor cannot hold.
+
+        It keeps no residual, or, on a grid of workers, that of its part of the row only.
+        """
+        residual = self._vector(RESIDUAL, column, 0, self._layout.length, paid=True)
         flag = self._state.flag(self._plan, self._bucket, column, self._devices[column])
         owes = flag.read_value()
         x = tf.cond(owes, lambda: x + residual.read_value(), lambda: tf.identity(x))
         return x, owes, (residual, flag)
 
-    def _vector(self, slot, column, first, length):
+    def _vector(self, slot, column, first, length, paid=False):
+        segments = self._segments(column, first, length)
+        place = slot, self._plan, self._bucket, column
+        return self._state.vector(*place, segments, length, self._devices[column], paid)
+
+    def _segments(self, column, first, length):
         segments = []
         for segment in self._layout.shards[column]:
             low = max(segment.offset, first)
@@ -82,9 +98,7 @@ class BucketMemory:
             if low < high:
                 start = segment.start + low - segment.offset
                 segments.append((self._tensors[segment.tensor], start, high - low, low - first))
-        return self._state.vector(
-            slot, self._plan, self._bucket, column, tuple(segments), length, self._devices[column]
-        )
+        return tuple(segments)
 
 
 def memory_of(state, plan, bucket, tensors, layout, devices, compressor):
@@ -94,7 +108,8 @@ def memory_of(state, plan, bucket, tensors, layout, devices, compressor):
     other arguments are those of `BucketMemory`.
     """
     memory = BucketMemory(state, plan, bucket, tensors, layout, devices)
-    return memory if compressor.slots or memory.owes else None
+    owes = any(memory.owes(column) for column in range(len(layout.shards)))
+    return memory if compressor.slots or owes else None
 
 
 def keep_all(memories, device):

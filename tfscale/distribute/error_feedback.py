@@ -8,12 +8,13 @@ lives there as well (Lin et al., Deep Gradient Compression, https://arxiv.org/ab
 These vectors belong to buckets and devices while they are in use. Outside of it they are kept by
 tensor, and so outlive other buckets, other compressors and other numbers of devices and workers:
 what worker w owes to a variable's sum may be paid by any worker, at any time.
+
+A tensor's identity is ``(path, size, n)``: the n-th variable of that path and size whose sums
+were traced. A layer that is frozen, or the variables of another optimizer, change nothing of it.
 """
 
-import collections
 import dataclasses
 import logging
-import re
 
 import numpy as np
 import tensorflow as tf
@@ -39,8 +40,9 @@ class CompressionState:
     """The residuals and velocities of one model on one worker, for all plans of its all-reduce."""
 
     def __init__(self):
+        self._identities = {}  # key of a variable -> identity
         self._plans = {}  # plan -> list of identities of its tensors
-        self._vectors = {}  # (plan, bucket, column, slot) -> _Vector
+        self._vectors = {}  # (plan, bucket, column, slot, whether it is paid) -> _Vector
         self._pending = {}  # identity -> {slot: array}: what has no variable yet
         self._flags = {}  # (plan, bucket, column) -> variable
 
@@ -49,11 +51,27 @@ class CompressionState:
 
         Args:
             plan: hashable.
-            tensors: list of ``(path, size)``.
+            tensors: list of ``(path, size, key)``: `key` is the variable's own in this process;
+                without it the path is.
         """
-        self._plans[plan] = _identities(tensors)
+        self._plans[plan] = [
+            self.identity_of(path, size, *key or [path]) for path, size, *key in tensors
+        ]
 
-    def vector(self, slot, plan, bucket, column, segments, length, device):
+    def identity_of(self, path, size, key):
+        """Returns the identity ``(path, size, n)`` of a variable, which it keeps.
+
+        Args:
+            path: `str`.
+            size: `int`, elements.
+            key: `str`, the variable's own in this process.
+        """
+        if key not in self._identities:
+            n = sum(known[:2] == (path, size) for known in self._identities.values())
+            self._identities[key] = (path, size, n)
+        return self._identities[key]
+
+    def vector(self, slot, plan, bucket, column, segments, length, device, paid=False):
         """Returns the variable of a bucket's part on a device; the first call makes it.
 
         It starts with what is pending for its tensors, else with zeros.
@@ -65,8 +83,9 @@ class CompressionState:
             segments: tuple of ``(tensor, start, size, offset)``.
             length: `int`, elements.
             device: `str`.
+            paid: `bool`, whether it is there to be paid, beside the compressor's own.
         """
-        place = (plan, bucket, column, slot)
+        place = (plan, bucket, column, slot, paid)
         if place not in self._vectors:
             value = np.zeros(length, np.float32)
             for tensor, start, size, offset in segments:
@@ -85,16 +104,19 @@ class CompressionState:
             self._flags[place] = _tf_private.raw_variable(True, device, tf.bool)
         return self._flags[place]
 
-    def owes(self, plan, bucket, tensors):
-        """Whether residuals are pending, or held by a vector, for a bucket's tensors.
+    def owes(self, plan, bucket, column, segments):
+        """Whether residuals of a bucket's part are to be paid: pending, or held for that.
 
         Args:
-            plan, bucket: as for `vector`.
-            tensors: indices into the plan's tensors.
+            plan, bucket, column, segments: as for `vector`.
         """
-        pending = [self._pending.get(self._plans[plan][t], {}).get(RESIDUAL) for t in tensors]
-        held = any(p[:2] == (plan, bucket) and p[3] == RESIDUAL for p in self._vectors)
-        return held or any(p is not None and np.any(p) for p in pending)
+        if (plan, bucket, column, RESIDUAL, True) in self._vectors:
+            return True
+        for tensor, start, size, _ in segments:
+            pending = self._pending.get(self._plans[plan][tensor], {}).get(RESIDUAL)
+            if pending is not None and np.any(pending[start : start + size]):
+                return True
+        return False
 
     def release(self):
         """Makes all that is held pending, for other buckets or another compressor to take up."""
@@ -111,15 +133,15 @@ class CompressionState:
         """Returns what this worker owes, by tensor.
 
         Returns:
-            `dict` with ``"tensors"``, list of ``[path, size, n]`` (the n-th of that path and
-            size), and for ``"residual"`` and ``"velocity"`` a list of float32 arrays, one for
-            each tensor; empty if nothing is owed.
+            `dict` with ``"tensors"``, list of identities ``[path, size, n]``, and for
+            ``"residual"`` and ``"velocity"`` a list of float32 arrays, one for each tensor; empty
+            if nothing is owed.
         """
         owed = {
             identity: {slot: np.array(value) for slot, value in slots.items()}
             for identity, slots in self._pending.items()
         }
-        for (plan, _, _, slot), vector in self._vectors.items():
+        for (plan, _, _, slot, _), vector in self._vectors.items():
             value = vector.variable.numpy()
             for tensor, start, size, offset in vector.segments:
                 identity = self._plans[plan][tensor]
@@ -137,7 +159,7 @@ class CompressionState:
                 ]
         return exported
 
-    def load(self, exported, worker_index=0, num_workers=1):
+    def load(self, exported, worker_index=0, num_workers=1, variables=()):
         """Takes over what the workers of a saved run owed; call it before the step is traced.
 
         What old worker w owed goes to worker ``w mod num_workers``, which adds up where several
@@ -148,8 +170,13 @@ class CompressionState:
             exported: list of what `export` gave on each worker, in worker order.
             worker_index: `int`, this worker.
             num_workers: `int`, the number of workers now.
+            variables: list of ``(path, size, key)`` of those whose identities `exported` has, in
+                the order that numbers them; others are numbered as they are traced.
         """
         self._clear()
+        self._identities = {}
+        for variable in variables:
+            self.identity_of(*variable)
         for one in exported[worker_index::num_workers]:
             for identity, slots in _by_identity(one).items():
                 mine = self._pending.setdefault(identity, {})
@@ -178,17 +205,6 @@ class CompressionState:
                     left[0],
                 )
         self._pending = {}
-
-
-def _identities(tensors):
-    """For each ``(path, size)``: ``(path, size, n)``, the n-th tensor of that path and size."""
-    seen, identities = collections.Counter(), []
-    for path, size in tensors:
-        # Keras numbers a layer without a name by how many there were before in the process.
-        key = re.sub(r"_\d+(?=[/:]|$)", "", path), size
-        identities.append((*key, seen[key]))
-        seen[key] += 1
-    return identities
 
 
 def _by_identity(exported):

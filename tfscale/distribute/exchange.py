@@ -90,9 +90,9 @@ class Exchange:
             values: list with, for each value, the list of its tensors, one a local device.
             mesh: `Mesh`.
             mean: `bool`, divide by the number of replicas.
-            names: list with the name of the variable of each value, None where there is none;
-                or None.
-            sparse: names of variables whose sparse gradients are summed elsewhere.
+            names: list with the `Destination` of each value, None where it is no variable; or
+                None.
+            sparse: those of variables whose sparse gradients are summed elsewhere.
             agree: function of a list of lines that raises unless all workers have the same.
 
         Returns:
@@ -101,22 +101,28 @@ class Exchange:
         names = names or [None] * len(values)
         compressors = self.compressors(mesh)
         specs = [
-            _spec(name or f"value {i}", value, self._wire(name, value, mesh))
+            _spec(name.path if name else f"value {i}", value, self._wire(name, value, mesh))
             for i, (name, value) in enumerate(zip(names, values, strict=True))
         ]
         if not (any(names) or sparse):
             plan = buckets.plan_buckets(specs, self._bucket_bytes)
             return self._sum(plan, values, mesh, mean, compressors)
         plan, timeline = self._gradient_plan(specs, mesh)
-        key = self._register(plan, sparse, agree)
-        self.state.begin_plan(key, [(s.path, s.size if s.shape is not None else 0) for s in specs])
+        key = self._register(plan, [name.path for name in sparse or ()], agree)
+        tensors = [
+            (spec.path, spec.size if spec.shape is not None else 0, name.key if name else spec.path)
+            for spec, name in zip(specs, names, strict=True)
+        ]
+        # Variables of one path, in two plans, have plans of the same lines.
+        in_state = key, tuple(own for *_, own in tensors)
+        self.state.begin_plan(in_state, tensors)
         if timeline is not None:
             for i, value in enumerate(values):
                 timeline.mark(f"tensor {i}", value)
         elif self.records_timeline:
             timeline = Timeline()
             self._timelines[key] = plan, _streams(plan, mesh, compressors), timeline
-        results = self._sum(plan, values, mesh, mean, compressors, key, timeline)
+        results = self._sum(plan, values, mesh, mean, compressors, in_state, timeline)
         if timeline is not None:
             timeline.store()
         return results
@@ -165,8 +171,9 @@ class Exchange:
         fits = dtype in _COMPRESSED_DTYPES and shape.is_fully_defined()
         if own.momentum and not fits:
             raise ValueError(
-                f"momentum correction takes float32 gradients of known shape; that of {name} is "
-                f"{dtype.name}{shape}. Use a compressor with momentum=0 and the optimizer's own"
+                "momentum correction takes float32 gradients of known shape; that of "
+                f"{name.path} is {dtype.name}{shape}. Use a compressor with "
+                "momentum=0 and the optimizer's own"
             )
         if not fits:
             return Uncompressed().name

@@ -7,6 +7,7 @@ TensorFlow release is met in one place. Use it as ``from tfscale.distribute impo
 from tfscale.distribute._tf_private.cross_device_ops import (
     ClusterCrossDeviceOps,
     LocalCrossDeviceOps,
+    destination_of,
 )
 from tfscale.distribute._tf_private.device_datasets import leave_untuned
 from tfscale.distribute._tf_private.groups import (
@@ -42,6 +43,7 @@ __all__ = [
     "collective_group",
     "cross_device_ops_of",
     "delete_key",
+    "destination_of",
     "failed_workers",
     "get_key",
     "has_key_value_store",

@@ -5,6 +5,8 @@ strategy. Both hand dense values over to one function of tensors and keep Tensor
 for everything rare: sparse values, gather, broadcast, destinations on other devices.
 """
 
+from typing import NamedTuple
+
 import tensorflow as tf
 from tensorflow.python.distribute import cross_device_ops, reduce_util
 from tensorflow.python.distribute import values as value_lib
@@ -13,11 +15,24 @@ from tensorflow.python.ops import resource_variable_ops
 from tfscale.distribute._tf_private.groups import regroup
 
 
-def variable_name(destination):
-    """Returns the name of a destination that is a variable, else None."""
-    is_variable = isinstance(destination, value_lib.DistributedVariable)
-    if is_variable or resource_variable_ops.is_resource_variable(destination):
-        return destination.name.removesuffix(":0")
+class Destination(NamedTuple):
+    """A variable that a sum goes into.
+
+    Attributes:
+        path: `str`, its name; the same on all workers, but that of several variables if the user
+            has named them so.
+        key: `str`, its own in this process.
+    """
+
+    path: str
+    key: str
+
+
+def destination_of(value):
+    """Returns the `Destination` that a variable is; None for anything else."""
+    is_variable = isinstance(value, value_lib.DistributedVariable)
+    if is_variable or resource_variable_ops.is_resource_variable(value):
+        return Destination(value.name.removesuffix(":0"), value._unique_id)
     return None
 
 
@@ -44,7 +59,7 @@ class LocalCrossDeviceOps(tf.distribute.CrossDeviceOps):
             values: list with, for each value, the list of its replicas' tensors.
             devices: list of the replicas' device strings.
             mean: `bool`, divide the sum by the number of replicas.
-            names: list with the variable's name of each value (None where there is none) if
+            names: list with the `Destination` of each value (None where it is no variable) if
                 the values came in one batch; None for a single reduction.
 
         Returns:
@@ -71,7 +86,7 @@ class LocalCrossDeviceOps(tf.distribute.CrossDeviceOps):
                 by_devices.setdefault(devices, []).append(i)
         for devices, indices in by_devices.items():
             values = [value_destination_pairs[i][0].values for i in indices]
-            names = [variable_name(value_destination_pairs[i][1]) for i in indices]
+            names = [destination_of(value_destination_pairs[i][1]) for i in indices]
             reduced = self.reduce_tensors(values, devices, _is_mean(reduce_op), names)
             for i, result in zip(indices, reduced, strict=True):
                 results[i] = regroup(result, mirrored=True)
@@ -106,7 +121,7 @@ class ClusterCrossDeviceOps(cross_device_ops.CollectiveAllReduce):
     Args:
         extended: the strategy's extended, while it initialises.
         reduce_tensors: function of ``(values, mean, names, sparse)``, as
-            `LocalCrossDeviceOps.reduce_tensors`; `sparse` names the variables of the same batch
+            `LocalCrossDeviceOps.reduce_tensors`; `sparse` lists those of the same batch
             whose gradients are reduced elsewhere.
         owner: the object whose settings these are.
     """
@@ -126,7 +141,7 @@ class ClusterCrossDeviceOps(cross_device_ops.CollectiveAllReduce):
         values = [value for value, _ in value_destination_pairs]
         if not cross_device_ops._all_devices_match(value_destination_pairs):
             return super().batch_reduce_implementation(reduce_op, value_destination_pairs, options)
-        names = [variable_name(destination) for _, destination in value_destination_pairs]
+        names = [destination_of(destination) for _, destination in value_destination_pairs]
         return self._all_reduce_per_replica_values(reduce_op, values, options, names)
 
     def _all_reduce_per_replica_values(self, reduce_op, per_replica_values, options, names=None):
