@@ -94,7 +94,6 @@ def train(arm, seed, args, strategy, operation, data):
     phases = arm.phases(args.epochs)
     # Nothing of the arm before: neither its compression nor what it holds back.
     operation.set_compression(phases[0])
-    operation.state.load([])
     workers = topology_of(strategy).workers
     steps = len(images) // args.batch
 

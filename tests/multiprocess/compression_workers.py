@@ -150,6 +150,31 @@ def check_momentum():
             np.testing.assert_allclose(total, velocity[i], rtol=1e-5, atol=1e-6 * scale)
 
 
+def check_momentum_through_a_change():
+    """What is held back enters the sum once, and no velocity, when a dense phase pays it.
+
+    The sums of heavy-ball momentum are linear in the gradients, so those that all steps should
+    have had together are those that were sent and what is owed.
+    """
+    topk = TopK(0.05, momentum=0.9, min_elements=100)
+    exchanges = Exchanges(create(compression=topk))
+    replicas = exchanges.strategy.num_replicas_in_sync
+    velocity = [np.zeros(np.prod(shape, dtype=int)) for shape in SHAPES]
+    due = [np.zeros_like(v) for v in velocity]
+    for number in range(6):
+        if number == 3:
+            exchanges.operation.set_compression(Uncompressed(momentum=0.9))
+        totals = exchanges.step(lambda r, i, n=number: gradient(n, r, i))
+        owed = exchanges.owed()
+        for i, total in enumerate(totals):
+            summed = sum(np.float64(gradient(number, r, i)).ravel() for r in range(replicas))
+            velocity[i] = 0.9 * velocity[i] + summed
+            due[i] += velocity[i] - np.float64(total).ravel()
+            scale = np.abs(velocity[i]).max()
+            np.testing.assert_allclose(due[i], owed[i], atol=1e-5 * scale, err_msg=str(number))
+        assert any(map(np.any, owed)) == (number < 3)
+
+
 def check_adaptive():
     """Plans are made after some steps, the same on all workers, and change no sum."""
     exchanges = Exchanges(create(bucket_bytes="adaptive"))
@@ -182,6 +207,7 @@ def check_all(settings):
     for compression in ("int8", "topk", TopK(0.05, momentum=0.9)):
         check_overflow(compression)
     check_momentum()
+    check_momentum_through_a_change()
     return facts, check_adaptive()
 
 
@@ -232,6 +258,16 @@ def check_other_grids():
                 np.testing.assert_allclose(s + o, b, atol=3e-6 * scale, err_msg=str(grid))
         pending = [slots for slots in state._pending.values() if np.any(slots.get("residual", 0))]
         assert not pending, (grid, pending)
+    # Momentum cannot be kept out of what others of the row are given.
+    momentum = TopK(0.02, min_elements=50, momentum=0.9)
+    exchanges = Exchanges(create(compression=momentum, worker_grid=(2, 2)))
+    exchanges.operation.state.load(exported, me, workers)
+    try:
+        exchanges.step(zeros)
+    except ValueError as error:
+        assert "cannot take over, on a worker_grid" in str(error), error
+    else:
+        raise AssertionError("no error")
     # From a grid to the ring.
     grid = Exchanges(create(compression=topk, worker_grid=(2, 2)))
     grid.step(lambda r, i: gradient(2, r, i))

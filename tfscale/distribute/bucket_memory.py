@@ -7,7 +7,7 @@ all buckets together, from sums that every worker has alike.
 
 import tensorflow as tf
 
-from tfscale.distribute.error_feedback import RESIDUAL
+from tfscale.distribute.error_feedback import RESIDUAL, VELOCITY
 
 
 class BucketMemory:
@@ -36,9 +36,16 @@ class BucketMemory:
         owes = None
         # What the compressor's own vectors have not taken over.
         if self.owes(column):
-            x, owes, paid = self._with_old_residual(column, x)
+            if compressor.momentum:
+                self._check_own_part(column, first, length)
+            owed, owes, paid = self._old_residual(column)
+            x = x + owed
         values = tuple(variable.read_value() for variable in variables)
         total, new, finite = link.all_reduce(x, compressor, values)
+        if owes is not None and compressor.momentum:
+            # Momentum was applied to it when its gradients came: it must not become velocity.
+            i = compressor.slots.index(VELOCITY)
+            new = (*new[:i], new[i] - owed[first : first + length], *new[i + 1 :])
         if variables:
             if length < self._layout.length:
                 # The compressor has seen a part of the sum; all workers have to decide alike.
@@ -74,16 +81,32 @@ class BucketMemory:
         """Scalar tensors: whether what travelled was finite, one for each exchange."""
         return [finite for *_, finite in self._updates + self._payments]
 
-    def _with_old_residual(self, column, x):
-        """Adds, once, what was held back before and what this worker's compressor cannot hold.
+    def _check_own_part(self, column, first, length):
+        """Raises where others of this row of workers would take a residual for velocity."""
+        rest = self._layout.length - first - length
+        outside = self._segments(column, 0, first)
+        outside += self._segments(column, first + length, rest)
+        if self._state.is_pending(self._plan, outside):
+            raise ValueError(
+                "compression with momentum cannot take over, on a worker_grid, what was held back "
+                "on another arrangement of workers: resume with the worker_grid of before, or "
+                "without momentum in the compressor"
+            )
+
+    def _old_residual(self, column):
+        """What was held back before and this worker's compressor cannot hold; zeros once paid.
 
         It keeps no residual, or, on a grid of workers, that of its part of the row only.
+
+        Returns:
+            ``(float32 [length], whether it is owed, (variable, its flag))``.
         """
         residual = self._vector(RESIDUAL, column, 0, self._layout.length, paid=True)
         flag = self._state.flag(self._plan, self._bucket, column, self._devices[column])
         owes = flag.read_value()
-        x = tf.cond(owes, lambda: x + residual.read_value(), lambda: tf.identity(x))
-        return x, owes, (residual, flag)
+        zeros = tf.zeros([self._layout.length])
+        owed = tf.cond(owes, residual.read_value, lambda: tf.identity(zeros))
+        return tf.ensure_shape(owed, zeros.shape), owes, (residual, flag)
 
     def _vector(self, slot, column, first, length, paid=False):
         segments = self._segments(column, first, length)

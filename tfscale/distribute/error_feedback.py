@@ -110,8 +110,11 @@ class CompressionState:
         Args:
             plan, bucket, column, segments: as for `vector`.
         """
-        if (plan, bucket, column, RESIDUAL, True) in self._vectors:
-            return True
+        held = (plan, bucket, column, RESIDUAL, True) in self._vectors
+        return held or self.is_pending(plan, segments)
+
+    def is_pending(self, plan, segments):
+        """Whether residuals of these segments have no variable yet."""
         for tensor, start, size, _ in segments:
             pending = self._pending.get(self._plans[plan][tensor], {}).get(RESIDUAL)
             if pending is not None and np.any(pending[start : start + size]):

@@ -175,8 +175,9 @@ def _cross(mesh, stream, dtype, mean, compressor, memory):
             f"take {', '.join(d.name for d in _CROSS_WORKER_DTYPES)}. Cast before reducing."
         )
     divisor = mesh.replicas if mean else 1
-    # Before a lossy sum, so that it cannot overflow; and before a state, which outlives the step.
-    divide_first = mean and compressor is not None and (compressor.lossy or memory is not None)
+    # Before a lossy sum, so that it cannot overflow, and before a state, which outlives the step.
+    # Always: some workers only may owe something, and all have to do it at the same place.
+    divide_first = mean and compressor is not None
 
     def cross(column, shard):
         link = links[column] if links else collectives.ALONE
