@@ -92,7 +92,7 @@ def train(arm, seed, args, strategy, operation, data):
     (images, labels), held_out = data
     keras.utils.set_random_seed(seed)
     phases = arm.phases(args.epochs)
-    # Nothing of the arm before: neither its compression nor what it holds back.
+    # What the arm before holds back belongs to its own model.
     operation.set_compression(phases[0])
     workers = topology_of(strategy).workers
     steps = len(images) // args.batch
