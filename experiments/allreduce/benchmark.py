@@ -84,7 +84,7 @@ def _arguments(argv):
         "--parameters",
         choices=sorted(shapes.SETS),
         default="resnet50",
-        help="25.6 M in 161 tensors (default), or 0.3 M for a quick look",
+        help="25.6 M in 161 tensors (default), the same in one tensor, or 0.3 M for a quick look",
     )
     add("--json", metavar="F", help="write the rows there")
     add("--plot", metavar="F", help="draw the times there (needs matplotlib)")
