@@ -109,7 +109,7 @@ def calibrate(measurements, start=None):
     Args:
         measurements: sequence of `Measurement`, of at least two methods. For constants that hold
             on other clusters take two runs that differ in rate, one of them bound by the link
-            and one by the CPU.
+            and one by the CPU, and in workers.
         start: `Costs`, where the search begins. Defaults to ``Costs()``.
 
     Returns:

@@ -58,8 +58,8 @@ class _Stages:
 def predict(cluster, method, sizes, ready=None, costs=None):
     """Predicts one exchange of gradients.
 
-    A bucket of b bytes passes three stages. In the first, buckets that are ready share the CPU;
-    the others work on one bucket at a time::
+    A bucket of b bytes passes three stages. In the first, buckets that are ready share the CPU,
+    ours at most 2 streams of them at a time; the others work on one bucket at a time::
 
         before = [(local or ring) D b / 2 + part of compression b] contention
         cross  = steps (latency + step_seconds)
@@ -107,11 +107,11 @@ def predict(cluster, method, sizes, ready=None, costs=None):
     plan = plan_buckets(cluster, method, sizes, ready or at_once, costs)
     sent = [(by, sum(sizes[i] for i in bucket)) for by, bucket in plan]
     stages = [_stages(cluster, by, size, costs) for by, size in sent]
-    seconds = _end(stages, [0.0] * len(plan), method.streams)
+    seconds = _end(stages, [0.0] * len(plan), method)
     exposed = seconds
     if ready is not None:
         last = max(ready, default=0.0)
-        exposed = _end(stages, [max(ready[i] for i in b) for _, b in plan], method.streams) - last
+        exposed = _end(stages, [max(ready[i] for i in b) for _, b in plan], method) - last
     total = {
         field.name: math.fsum(getattr(s, field.name) for s in stages)
         for field in dataclasses.fields(_Stages)
@@ -197,41 +197,52 @@ def _stages(cluster, method, size, costs):
     )
 
 
-def _end(stages, ready, streams):
-    """When the last bucket has passed all stages."""
-    prepared = _shared([stage.before for stage in stages], ready)
-    after, ends = 0.0, [0.0] * streams
-    for stage, time in zip(stages, prepared, strict=True):
-        start = max(time, ends[0])
-        end = max(start + stage.latency + stage.between, ends[-1]) + stage.link
-        ends = [*ends[1:], end]
+def _end(stages, ready, method):
+    """When the last bucket has passed all stages; arguments as `_sent`."""
+    after, (_, ends) = 0.0, _sent(stages, ready, method)
+    for stage, end in zip(stages, ends, strict=True):
         after = max(after, end) + stage.after
     all_work = math.fsum(stage.cpu for stage in stages)
     return max(after, min(ready, default=0.0) + all_work)
 
 
-def _shared(work, ready):
-    """When each of several tasks is done if all that have begun share the CPU equally.
+def _sent(stages, ready, method):
+    """When each bucket is prepared, and when the link is done with it.
 
-    TensorFlow runs operations in the order in which they become ready, so that buckets that are
-    ready together advance together.
+    Buckets that are ready together share the CPU equally and advance together: TensorFlow runs
+    operations in the order in which they become ready. Our all-reduce lets a bucket begin only
+    when the link is done with the one ``2 streams`` before, so that the first leave early.
 
     Args:
-        work: seconds that each task takes alone.
-        ready: when each may begin, in ascending order.
+        stages: `_Stages` of each bucket, in the order of sending.
+        ready: seconds at which each bucket's gradients are, in ascending order.
+        method: `Method`.
+
+    Returns:
+        Two lists of seconds.
     """
-    done, running = [0.0] * len(work), []
-    now, given = 0.0, 0.0  # given: the work that each running task has had since the beginning
-    for i in range(len(work) + 1):
-        until = ready[i] if i < len(work) else math.inf
-        while running and now + (running[0][0] - given) * len(running) <= until:
-            target, task = heapq.heappop(running)
-            now += (target - given) * (len(running) + 1)
-            given = target
-            done[task] = now
-        if i < len(work):
-            if running:
-                given += (until - now) / len(running)
-            now = until
-            heapq.heappush(running, (given + work[i], i))
-    return done
+    count = len(stages)
+    lead = count if method.algorithm in ("ring", "tree") else 2 * method.streams
+    coming = [(ready[i], i) for i in range(min(lead, count))]  # a heap of when each may begin
+    running = []  # a heap of (`worked` when it is done, bucket)
+    now = worked = 0.0  # worked: what each one that has run all along has had of the CPU
+    prepared, ends = [None] * count, []
+    while coming or running:
+        begins = coming[0][0] if coming else math.inf
+        if not running or now + (running[0][0] - worked) * len(running) > begins:
+            _, bucket = heapq.heappop(coming)
+            worked += max(0.0, begins - now) / max(1, len(running))
+            now = max(now, begins)
+            heapq.heappush(running, (worked + stages[bucket].before, bucket))
+            continue
+        done, bucket = heapq.heappop(running)
+        now += (done - worked) * (len(running) + 1)
+        worked, prepared[bucket] = done, now
+        while len(ends) < count and prepared[len(ends)] is not None:
+            i, stage = len(ends), stages[len(ends)]
+            free = ends[i - method.streams] if i >= method.streams else 0.0
+            arrived = max(prepared[i], free) + stage.latency + stage.between
+            ends.append(max(arrived, ends[-1] if ends else 0.0) + stage.link)
+            if i + lead < count:
+                heapq.heappush(coming, (max(ready[i + lead], ends[-1]), i + lead))
+    return prepared, ends
