@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.references_cost_model import TRUE
 from tfscale.distribute import merging
 from tfscale.distribute.cost_model import (
     Calibration,
@@ -22,20 +23,6 @@ from tfscale.distribute.cost_model.prediction import _sent, _Stages, bucket_link
 
 ROOT = Path(__file__).resolve().parent.parent
 FREE = Costs(**dict.fromkeys([f.name for f in dataclasses.fields(Costs)], 0.0))
-# What the machines of these tests are made of, so that a calibration has something to find.
-TRUE = Costs(
-    link_overhead=0.05,
-    uneven_connections=0.2,
-    step_seconds=8e-4,
-    transport=2e-9,
-    local=3e-10,
-    ring=5e-10,
-    bfloat16=8e-10,
-    float16=1e-9,
-    int8=3e-9,
-    topk=5e-9,
-    interference=0.6,
-)
 SIZES = tuple([1 << 20] * 40 + [4096] * 60)
 
 

@@ -200,7 +200,7 @@ def test_hosts_send_by_the_congestion_control_that_was_asked_for():
 
     with Lab(2, "100mbit") as one:
         assert "congctl cubic" in said(one)
-    with Lab(2, "100mbit", congestion=None) as one:
+    with Lab(2, "100mbit", congestion="none") as one:
         assert "congctl" not in said(one)
     with pytest.raises(LabError, match="no congestion control 'nonsense'.*--congestion=none"):
         Lab(2, "100mbit", congestion="nonsense").up()

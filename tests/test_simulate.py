@@ -15,25 +15,12 @@ from experiments.simulate.measurements import read_measurements
 from experiments.simulate.methods import method_of
 from experiments.simulate.networks import NETWORKS, even, network
 from experiments.simulate.validation import validate
+from tests.references_cost_model import TRUE
 from tfscale.distribute.cost_model import Cluster, Costs, Method, predict
 from tfscale.distribute.cost_model.costs import ACCELERATOR
 
 ROOT = Path(__file__).resolve().parent.parent
 USUAL = ["--workers=16", "--devices_per_worker=8", "--rate=25gbit", "--step_time=0.2"]
-# What the machines of these tests are made of, so that a calibration has something to find.
-TRUE = Costs(
-    link_overhead=0.05,
-    uneven_connections=0.2,
-    step_seconds=8e-4,
-    transport=2e-9,
-    local=3e-10,
-    ring=5e-10,
-    bfloat16=8e-10,
-    float16=1e-9,
-    int8=3e-9,
-    topk=5e-9,
-    interference=0.6,
-)
 NAMES = ("stock", "2d", "2d+bfloat16", "2d+int8", "2d+topk")
 
 

@@ -150,8 +150,7 @@ def _run(args):
         f"{args.workers} workers x {args.devices_per_worker} devices",
         flush=True,
     )
-    congestion = None if args.congestion == "none" else args.congestion
-    with Lab(args.workers, args.rate, congestion=congestion) as lab:
+    with Lab(args.workers, args.rate, congestion=args.congestion) as lab:
         check = lab.verify()
         print(f"lab {lab.number}: {check.describe()}", flush=True)
         rows, code = [], 0

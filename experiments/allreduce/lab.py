@@ -54,8 +54,8 @@ class Lab:
             ``"none"`` (default) for links without a limit.
         notify: function of one line of text. Defaults to standard error.
         congestion: `str`, by which TCP's congestion control the hosts send. Defaults to
-            ``"cubic"``, Linux's own default, so that figures of several machines compare; None
-            leaves the machine's.
+            ``"cubic"``, Linux's own default, so that figures of several machines compare;
+            ``"none"`` leaves the machine's.
 
     Attributes:
         payload_bytes_per_second: `float`, what `verify` has measured; None before that.
@@ -245,7 +245,7 @@ class Lab:
             run("ip", "-n", name, "link", "set", "lo", "up")
             self._shape_end(self.switch, port)
             self._shape_end(name, INTERFACE)
-            if self._congestion:
+            if self._congestion != "none":
                 self._choose_congestion(name)
 
     def _choose_congestion(self, namespace):

@@ -44,8 +44,7 @@ def _arguments(argv):
 
 
 def _up(args):
-    congestion = None if args.congestion == "none" else args.congestion
-    lab = Lab(args.workers, args.rate, congestion=congestion)
+    lab = Lab(args.workers, args.rate, congestion=args.congestion)
     lab.up()
     lab.keep()
     print(f"lab {lab.number} is up: {lab.workers} hosts, {format_rate(parse_rate(lab.rate))}")

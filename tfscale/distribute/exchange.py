@@ -63,7 +63,9 @@ class Exchange:
 
     def state_of(self, model):
         """Returns the `CompressionState` of a model."""
-        return self._states.setdefault(model, CompressionState())
+        if model not in self._states:  # Asked in every step.
+            self._states[model] = CompressionState()
+        return self._states[model]
 
     @contextlib.contextmanager
     def for_model(self, model):
