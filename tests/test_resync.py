@@ -1,0 +1,99 @@
+"""The next record after damage is found, and nothing else."""
+
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import record_files
+from tfscale.data import resync, scan
+
+
+def write(path, payloads):
+    """Writes a TFRecord file; returns where each frame begins."""
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for payload in payloads:
+            writer.write(payload)
+    sizes = [len(payload) + resync.FRAME for payload in payloads]
+    return np.cumsum([0, *sizes[:-1]]).tolist()
+
+
+def frames_by_header(path):
+    """The oracle: every byte tried in plain Python."""
+    data = path.read_bytes()
+    return [
+        at
+        for at in range(len(data) - 15)
+        if at + int.from_bytes(data[at : at + 8], "little") + 16 <= len(data)
+        and scan.masked_crc32c(data[at : at + 8]).to_bytes(4, "little") == data[at + 8 : at + 12]
+    ]
+
+
+def test_checksums_are_those_of_the_files():
+    lengths = [0, 1, 255, 256, 110_000, 2**32 - 1, 2**32, 2**63 + 12345, 2**64 - 1]
+    wanted = [scan.masked_crc32c(length.to_bytes(8, "little")) for length in lengths]
+    assert resync.masked_crc32c(np.array(lengths, np.uint64)).tolist() == wanted
+    assert int(resync.masked_crc32c(110_000)) == wanted[4]
+
+
+@pytest.mark.parametrize("kind", ["random", "zeros", "ones", "empty"])
+def test_every_frame_is_found_from_every_byte(tmp_path, kind):
+    sizes = [0, 1, 11, 40, 300, 5]
+    payloads = {
+        "random": [np.random.RandomState(n).bytes(size) for n, size in enumerate(sizes)],
+        "zeros": [bytes(size) for size in sizes],
+        "ones": [b"\xff" * size for size in sizes],
+        "empty": [b""] * 6,
+    }[kind]
+    path = tmp_path / "a.tfrecord"
+    places = write(path, payloads)
+    assert frames_by_header(path) == places
+    for start in range(path.stat().st_size + 20):
+        wanted = next((place for place in places if place >= start), None)
+        assert resync.next_frame(str(path), start) == wanted
+
+
+def test_across_the_border_of_two_reads(tmp_path, monkeypatch):
+    path = tmp_path / "a.tfrecord"
+    places = write(path, [np.random.RandomState(n).bytes(50) for n in range(4)])
+    for chunk in (1, 5, 12, 13, 66, 67):
+        monkeypatch.setattr(resync, "CHUNK", chunk)
+        for start in range(1, path.stat().st_size):
+            wanted = next((place for place in places if place >= start), None)
+            assert resync.next_frame(str(path), start) == wanted, (chunk, start)
+
+
+def test_a_record_that_the_end_of_the_file_cuts_is_none(tmp_path):
+    path = tmp_path / "a.tfrecord"
+    places = write(path, [b"a" * 90, b"b" * 90, b"c" * 90])
+    path.write_bytes(path.read_bytes()[:-1])
+    assert resync.next_frame(str(path), 1) == places[1]
+    assert resync.next_frame(str(path), places[1] + 1) is None
+
+
+@pytest.mark.parametrize("damage", ["length", "checksum", "inserted", "removed", "overwritten"])
+def test_one_damage_loses_one_record(tmp_path, damage):
+    path = tmp_path / "a.tfrecord"
+    places = write(path, [record_files.serialised(number) for number in range(6)])
+    data = path.read_bytes()
+    second, third = places[2], places[3]
+    path.write_bytes({
+        "length": data[:second] + bytes([data[second] ^ 1]) + data[second + 1 :],
+        "checksum": data[: second + 9] + bytes([data[second + 9] ^ 1]) + data[second + 10 :],
+        "inserted": data[: second + 30] + b"more" + data[second + 30 :],
+        "removed": data[: second + 30] + data[second + 37 :],
+        "overwritten": data[:second] + bytes(500) + data[second + 500 :],
+    }[damage])  # fmt: skip
+    moved = {"inserted": 4, "removed": -7}.get(damage, 0)
+    assert resync.next_frame(str(path), second + 1) == third + moved
+    assert resync.next_frame(str(path), third + 1 + moved) == places[4] + moved
+
+
+def test_fast_enough_for_a_file_without_any_frame(tmp_path):
+    path = tmp_path / "zeros"
+    for content in (bytes(4 << 20), np.random.RandomState(0).bytes(16 << 20)):
+        path.write_bytes(content)  # of zeros, every place is a likely one
+        started = time.process_time()
+        assert resync.next_frame(str(path), 0) is None
+        assert time.process_time() - started < 4
