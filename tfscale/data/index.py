@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 FORMAT = "tfscale-records"
-VERSION = 1
+VERSION = 2
 FRAME = 16  # a TFRecord frames its payload by 8 + 4 bytes before and 4 after
 
 logger = logging.getLogger("tfscale")
@@ -21,11 +21,27 @@ logger = logging.getLogger("tfscale")
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One TFRecord file: its name in the folder, its size and the payload bytes of each record."""
+    """One TFRecord file.
+
+    Args:
+        name: `str`, in the folder.
+        bytes: `int`, its size.
+        lengths: `tuple` of `int`, the payload bytes of each record.
+        heights, widths: `tuple` of `int`, pixels of each picture; 0 where it cannot be told.
+    """
 
     name: str
     bytes: int
     lengths: tuple[int, ...]
+    heights: tuple[int, ...]
+    widths: tuple[int, ...]
+
+    def __post_init__(self):
+        if not len(self.lengths) == len(self.heights) == len(self.widths):
+            raise ValueError(
+                f"{self.name}: {len(self.lengths)} lengths, {len(self.heights)} heights and "
+                f"{len(self.widths)} widths"
+            )
 
     @property
     def offsets(self):
@@ -72,6 +88,13 @@ class RecordIndex:
         offsets = np.concatenate([shard.offsets for shard in self.shards])
         lengths = np.concatenate([np.asarray(s.lengths, np.int64) for s in self.shards])
         return files, offsets, lengths
+
+    def sizes(self):
+        """Returns `(heights, widths)` of the pictures, int64 arrays; 0 where it cannot be told."""
+        return tuple(
+            np.concatenate([np.asarray(getattr(s, side), np.int64) for s in self.shards])
+            for side in ("heights", "widths")
+        )
 
     def locate(self, record):
         """Returns `(path, number in the file, offset, length)` of a record."""
@@ -154,7 +177,11 @@ def load(directory, split):
             directory=str(directory),
             split=split,
             shards=tuple(
-                Shard(shard["name"], shard["bytes"], tuple(map(int, shard["lengths"])))
+                Shard(
+                    shard["name"],
+                    shard["bytes"],
+                    *(tuple(map(int, shard[each])) for each in ("lengths", "heights", "widths")),
+                )
                 for shard in content["shards"]
             ),
             label_counts=collections.Counter(

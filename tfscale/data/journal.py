@@ -32,7 +32,8 @@ class Journal:
             content = json.loads(self.path.read_text())
             before, shards = content["options"], content["shards"]
             for entry in shards.values():
-                _ = entry["bytes"], entry["skipped"], entry["lengths"], entry["labels"].items()
+                _ = [entry[key] for key in ("bytes", "skipped", "lengths", "heights", "widths")]
+                entry["labels"].items()
             dict(before)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             text = (

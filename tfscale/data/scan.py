@@ -8,6 +8,7 @@ import time
 import tensorflow as tf
 
 from tfscale.data import index as index_lib
+from tfscale.data import jpeg, reading
 
 logger = logging.getLogger("tfscale")
 
@@ -79,13 +80,29 @@ def scan_file(path):
             number += 1
 
 
-def label_of(payload):
-    """Returns the label of a serialised example; None if it has none or cannot be parsed."""
+def label_and_size(payload):
+    """Returns `(label, height, width)` of a serialised example.
+
+    The label is None, and the size (0, 0), where they cannot be told: whatever is wrong, the
+    reader of the record will name it.
+    """
     try:
-        example = tf.train.Example.FromString(payload)
-        return example.features.feature["image/class/label"].int64_list.value[0]
-    except Exception:  # noqa: BLE001 - whatever is wrong, the reader of the record will name it
-        return None
+        fields = tf.train.Example.FromString(payload).features.feature
+    except Exception:  # noqa: BLE001 - protobuf's error type differs between its versions
+        return None, 0, 0
+    label = next(iter(fields[reading.LABEL].int64_list.value), None)
+    sides = [sum(fields[side].int64_list.value) for side in (reading.HEIGHT, reading.WIDTH)]
+    if min(sides) > 0:
+        return label, *sides
+    encoded = b"".join(fields[reading.ENCODED].bytes_list.value)
+    try:
+        if encoded.startswith(jpeg.JPEG_START):
+            height, width = jpeg.shape_of(encoded).numpy()
+        else:
+            height, width = jpeg.decode(tf.constant(encoded)).shape[:2]
+    except tf.errors.OpError:
+        return label, 0, 0
+    return label, int(height), int(width)
 
 
 def scan(paths, split, on_error="raise"):
@@ -106,11 +123,13 @@ def scan(paths, split, on_error="raise"):
     logger.info("no index: reading %d file(s) of split %r once to build it", len(paths), split)
     shards, labels, said, whole = [], collections.Counter(), time.monotonic(), True
     for number, path in enumerate(paths):
-        lengths = []
+        lengths, sizes = [], []
         try:
             for length, payload in scan_file(path):
+                label, *size = label_and_size(payload)
                 lengths.append(length)
-                labels[label_of(payload)] += 1
+                sizes.append(size)
+                labels[label] += 1
                 if time.monotonic() - said > 5:
                     said = time.monotonic()
                     logger.info("indexing: file %d of %d, %s", number + 1, len(paths), path)
@@ -122,8 +141,10 @@ def scan(paths, split, on_error="raise"):
             logger.warning("%s; the %d bytes from there on are lost", error, lost)
         if not lengths:
             logger.warning("%s holds no records", path)
+        heights, widths = zip(*sizes, strict=True) if sizes else ((), ())
         size = tf.io.gfile.stat(path).length
-        shards.append(index_lib.Shard(os.path.basename(path), size, tuple(lengths)))
+        name = os.path.basename(path)
+        shards.append(index_lib.Shard(name, size, tuple(lengths), heights, widths))
     labels.pop(None, None)
     if not any(shard.lengths for shard in shards):
         raise ValueError(f"none of the {len(paths)} file(s) of split {split!r} holds a record")

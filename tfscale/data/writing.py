@@ -67,7 +67,7 @@ def check_array(image, label, num_classes, place):
 
 
 def _serialised(encoded, shape, label, name, class_names):
-    return label, reading.example(
+    return label, shape[:2], reading.example(
         encoded, label, height=shape[0], width=shape[1], filename=name, text=class_names[label]
     ).SerializeToString(deterministic=True)
 
@@ -80,7 +80,8 @@ def write_split(
     Args:
         output, split: `str`.
         items: `list` of whatever `serialise` takes.
-        serialise: function of an item that returns (label, bytes) or raises ValueError.
+        serialise: function of an item that returns (label, (height, width), bytes) or raises
+            ValueError.
         class_names: `tuple` of `str`.
         num_shards: `int`; no more than there are items.
         options: JSON-able `dict`: what the bytes are a function of.
@@ -124,7 +125,8 @@ def write_split(
             done += len(part)
             skipped += entry["skipped"]
             labels.update({int(k): v for k, v in entry["labels"].items()})
-            shards.append(index_lib.Shard(name, entry["bytes"], tuple(entry["lengths"])))
+            each = (tuple(entry[key]) for key in ("lengths", "heights", "widths"))
+            shards.append(index_lib.Shard(name, entry["bytes"], *each))
             logger.info("%s: %d of %d pictures, shard %d of %d", split, done, len(items),
                         number + 1, num_shards)  # fmt: skip
     if skipped:
@@ -142,7 +144,7 @@ def write_split(
 def _write_shard(path, outcomes, on_error, say):
     """Writes one file in one piece; returns its entry for the journal."""
     partial = path.with_name(f"{path.name}.partial")
-    lengths, labels, skipped = [], collections.Counter(), 0
+    lengths, heights, widths, labels, skipped = [], [], [], collections.Counter(), 0
     try:
         with tf.io.TFRecordWriter(str(partial)) as writer:
             for outcome in outcomes:
@@ -152,9 +154,11 @@ def _write_shard(path, outcomes, on_error, say):
                     logger.warning("skipped: %s", outcome)
                     skipped += 1
                 else:
-                    label, payload = outcome
+                    label, (height, width), payload = outcome
                     writer.write(payload)
                     lengths.append(len(payload))
+                    heights.append(int(height))
+                    widths.append(int(width))
                     labels[str(label)] += 1
                 say(len(lengths) + skipped)
     except tf.errors.OpError as error:
@@ -166,7 +170,14 @@ def _write_shard(path, outcomes, on_error, say):
         ) from None
     size = partial.stat().st_size
     partial.replace(path)
-    return {"labels": labels, "skipped": skipped, "lengths": lengths, "bytes": size}
+    return {
+        "labels": labels,
+        "skipped": skipped,
+        "lengths": lengths,
+        "heights": heights,
+        "widths": widths,
+        "bytes": size,
+    }
 
 
 def in_order(pool, function, items, ahead=64):
