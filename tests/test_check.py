@@ -1,10 +1,14 @@
 """The check of records finds every fault and nothing else."""
 
+import json
+import re
+import statistics
+
 import pytest
 import tensorflow as tf
 
 from tests import record_files
-from tfscale.data import check, records
+from tfscale.data import check, findings, progress, records
 
 
 def run(folder, capsys, *arguments):
@@ -28,7 +32,7 @@ def test_each_bad_record_is_named(tmp_path, capsys):
     path = tmp_path / "train-00001-of-00002.tfrecord"
     record_files.flip_byte(path, record_files.frames(path)[5] + 60)
     code, text = run(tmp_path, capsys, "--num_classes=3")
-    assert code == 1 and "4 bad record(s)" in text
+    assert code == 1 and "4 bad record(s), 0 other fault(s)" in text
     for number, reason in ((2, "zero bytes"), (2, "label 9 is outside"), (3, "truncated JPEG"),
                            (5, "CRC mismatch")):  # fmt: skip
         assert any(f"record {number} of" in line and reason in line for line in text.split("\n"))
@@ -50,7 +54,7 @@ def test_cut_and_missing_files(tmp_path, capsys):
     second.unlink()
     code, text = run(tmp_path, capsys)
     assert code == 1 and "cut in record 3, 1 of 4 records lost" in text and "is missing" in text
-    assert "5 bad record(s), 2 bad file(s)" in text
+    assert "5 bad record(s), 2 other fault(s)" in text
 
 
 @pytest.mark.parametrize("damage", ["cut", "length"])
@@ -64,7 +68,7 @@ def test_damage_in_files_without_an_index(tmp_path, capsys, damage):
         record_files.flip_byte(path, places[2])
     code, text = run(tmp_path, capsys)
     assert code == 1 and f"record 2 of {path}" in text
-    assert "train: 6 records in 2 file(s): 0 bad record(s), 1 bad file(s)" in text
+    assert "0 bad record(s), 1 other fault(s)" in text
     # What was given up must not become the index.
     assert not list(tmp_path.glob("*.json"))
 
@@ -76,6 +80,105 @@ def test_records_without_any_label_want_a_number_of_classes(tmp_path, capsys):
     assert "no label known; pass num_classes" in capsys.readouterr().err
     code, text = run(tmp_path, capsys, "--num_classes=3")
     assert code == 1 and "no field 'image/encoded'" in text
+
+
+def edit_index(folder, change):
+    path = folder / "train.index.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda c: c["shards"][0]["heights"].__setitem__(2, 47),
+         r"record 2 of .*: the index says height x width 47 x 64, is 48 x 64"),
+        (lambda c: c["shards"][1]["widths"].__setitem__(0, 65), "48 x 65, is 48 x 64"),
+        (lambda c: c["label_counts"].update({"1": 4}),
+         "label 1: 4 in the index, 2 in the files; delete it"),
+        (lambda c: c["label_counts"].update({"1": 1}), "label 1: 1 in the index, 2 in the files"),
+        (lambda c: c["label_counts"].update({"7": 1}), "label 7: 1 in the index, 0 in the files"),
+        (lambda c: [c["shards"][1][key].pop() for key in ("lengths", "heights", "widths")],
+         r"2 records of .*00001-of-00002.tfrecord take \d+ bytes, but it says that the file has"),
+        (lambda c: c["shards"][1]["lengths"].__setitem__(2, 11), "3 records of .* take"),
+        (lambda c: c["shards"].pop(), "00001-of-00002.tfrecord is not in the index"),
+    ],
+)  # fmt: skip
+def test_what_the_index_says_is_compared_with_what_is_there(tmp_path, capsys, change, message):
+    record_files.write(tmp_path, [5, 3])
+    records.find(tmp_path)
+    edit_index(tmp_path, change)
+    before = (tmp_path / "train.index.json").read_bytes()
+    code, text = run(tmp_path, capsys)
+    assert code == 1 and re.search(message, text), text
+    assert (tmp_path / "train.index.json").read_bytes() == before
+
+
+def test_labels_of_bad_records_are_not_missed(tmp_path, capsys):
+    record_files.write(tmp_path, [8])
+    records.find(tmp_path)
+    path = next(tmp_path.glob("*.tfrecord"))
+    record_files.flip_byte(path, record_files.frames(path)[3] + 100)
+    code, text = run(tmp_path, capsys)
+    assert code == 1 and "1 bad record(s), 0 other fault(s)" in text
+
+
+def test_classes_are_counted(tmp_path, capsys):
+    record_files.write(tmp_path, [9])
+    records.find(tmp_path)
+    edit_index(tmp_path, lambda content: content.update(class_names=["ape", "bat", "cat", "dog"]))
+    _, text = run(tmp_path, capsys)
+    rows = [line.split() for line in text.split("\n")]
+    assert rows[:5] == [["label", "count", "name"], ["0", "3", "ape"], ["1", "2", "bat"],
+                        ["2", "2", "cat"], ["3", "2", "dog"]]  # fmt: skip
+
+
+def test_many_classes_are_summed_up():
+    counts = {label: 100 + label for label in range(50)}
+    assert findings.class_lines(counts, (), 50) == [
+        "  50 classes of 100 to 149 records, median 124.5"
+    ]
+    names = [f"class{label}" for label in range(50)]
+    counts.update({7: 12, 8: 13, 30: 0})
+    shown = findings.class_lines(counts, names, 50)
+    median = statistics.median(counts.values())
+    assert median == 123.5
+    assert shown[0] == f"  50 classes of 0 to 149 records, median {median}"
+    assert shown[1] == "  1 never occur, 1 are rarer than a tenth of that:"
+    assert [line.split() for line in shown[3:]] == [["7", "12", "class7"], ["30", "0", "class30"]]
+
+
+def test_findings_as_json(tmp_path, capsys):
+    record_files.write(tmp_path, [4, 4])
+    records.find(tmp_path)
+    path = sorted(tmp_path.glob("*.tfrecord"))[1]
+    at = record_files.frames(path)[2]
+    size = record_files.frames(path)[3] - at
+    record_files.flip_byte(path, at + 100)
+    code, text = run(tmp_path, capsys, f"--json={tmp_path / 'found.json'}")
+    (split,) = json.loads((tmp_path / "found.json").read_text())["splits"]
+    (one,) = split["findings"]
+    assert one.pop("text") in text
+    assert one == {"split": "train", "file": str(path), "number": 2, "offset": at, "size": size}
+    assert split["good_records"] == 7 and [c["records"] for c in split["classes"]] == [2, 2, 1, 2]
+
+
+def test_progress_says_how_long_still(monkeypatch):
+    clock, said = [0.0], []
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    tell = progress.Progress(said.append, "train", 10_000, "records")
+    for second in range(21):
+        clock[0] = float(second)
+        tell(second * 20)
+    assert (
+        len(said) == 4 and said[0] == "train: 100 of 10000 records, 20.0 a second, 8 min 15 s left"
+    )
+    tell = progress.Progress(said.append, "train", 10**7, "records")
+    tell(9_000_000)  # by an earlier run
+    clock[0] += 10
+    tell(9_002_000)
+    assert said[-1] == "train: 9002000 of 10000000 records, 200 a second, 1 h 23 min left"
 
 
 def test_nothing_to_check(tmp_path, capsys):

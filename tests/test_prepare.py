@@ -3,6 +3,7 @@
 import io
 import logging
 import os
+import re
 import shutil
 
 import numpy as np
@@ -11,7 +12,7 @@ import tensorflow as tf
 from PIL import Image
 
 from tests import record_files
-from tfscale.data import check, images, index, prepare, reading, sources, writing
+from tfscale.data import check, forms, images, index, jpeg, prepare, reading, sources
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +70,7 @@ def test_folders_to_records(tmp_path):
         assert value(features, reading.FORMAT) == b"JPEG"
     everything = sorted(p.relative_to(source).as_posix() for p in source.rglob("*.jpg"))
     assert sorted(names) == everything and names != sorted(names)
-    assert not check.check(tmp_path / "out", log=lambda _: None)
+    assert not any(report.findings for report in check.check(tmp_path / "out", log=lambda _: None))
     batch = next(iter(images.train_dataset(tmp_path / "out", 8, 16)))
     assert batch[0].shape == (8, 16, 16, 3)
 
@@ -77,14 +78,14 @@ def test_folders_to_records(tmp_path):
 def test_same_source_same_bytes_and_done_is_done(tmp_path, caplog):
     source = make(tmp_path / "in", {"a": 5, "b": 5})
     for out in ("x", "y"):
-        prepare.prepare(source, tmp_path / out, image_size=20)
+        prepare.prepare(source, tmp_path / out, short_side=20)
     files = sorted(path.name for path in (tmp_path / "x").iterdir())
     assert len(files) == 4 and files == sorted(path.name for path in (tmp_path / "y").iterdir())
     for name in files:
         assert (tmp_path / "x" / name).read_bytes() == (tmp_path / "y" / name).read_bytes()
     before = {name: (tmp_path / "x" / name).stat().st_mtime_ns for name in files}
     caplog.clear()
-    prepare.prepare(source, tmp_path / "x", image_size=20)
+    prepare.prepare(source, tmp_path / "x", short_side=20)
     assert "already there, 8 records" in caplog.text
     assert before == {name: (tmp_path / "x" / name).stat().st_mtime_ns for name in files}
 
@@ -92,7 +93,7 @@ def test_same_source_same_bytes_and_done_is_done(tmp_path, caplog):
 def test_a_stopped_run_goes_on_and_a_half_written_shard_is_written_again(tmp_path, monkeypatch):
     source = make(tmp_path / "in", {"a": 8, "b": 8})
     wanted = prepare.prepare(source, tmp_path / "whole", num_shards=4, validation_fraction=0)
-    serialise, calls = writing.from_file, []
+    serialise, calls = forms.Form.example, []
 
     def stopped(*arguments):
         calls.append(arguments)
@@ -100,14 +101,14 @@ def test_a_stopped_run_goes_on_and_a_half_written_shard_is_written_again(tmp_pat
             raise KeyboardInterrupt
         return serialise(*arguments)
 
-    monkeypatch.setattr(writing, "from_file", stopped)
+    monkeypatch.setattr(forms.Form, "example", stopped)
     with pytest.raises(KeyboardInterrupt):
         prepare.prepare(source, tmp_path / "out", num_shards=4, validation_fraction=0)
     kept = sorted((tmp_path / "out").glob("*.tfrecord"))
     assert 1 <= len(kept) < 4 and list((tmp_path / "out").glob("*.partial"))
     assert index.load(tmp_path / "out", "train") is None
     times = [path.stat().st_mtime_ns for path in kept]
-    monkeypatch.setattr(writing, "from_file", serialise)
+    monkeypatch.setattr(forms.Form, "example", serialise)
     found = prepare.prepare(source, tmp_path / "out", num_shards=4, validation_fraction=0)
     assert times == [path.stat().st_mtime_ns for path in kept]
     assert found["train"].digest() == wanted["train"].digest()
@@ -196,10 +197,84 @@ def test_other_formats_become_jpegs_of_the_right_picture(tmp_path):
 def test_resizing_reduces_the_short_side(tmp_path):
     source = make(tmp_path / "in", {"a": 2})
     (source / "a" / "small.jpg").write_bytes(record_files.encode(record_files.picture(1, 10, 12)))
-    found = prepare.prepare(source, tmp_path / "out", image_size=24, validation_fraction=0)["train"]
+    found = prepare.prepare(source, tmp_path / "out", short_side=24, validation_fraction=0)["train"]
     sizes = {value(f, reading.FILENAME): (value(f, reading.HEIGHT), value(f, reading.WIDTH))
              for f in examples(found)}  # fmt: skip
     assert sizes == {b"a/0.jpg": (24, 32), b"a/1.jpg": (24, 32), b"a/small.jpg": (10, 12)}
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 64])
+def test_a_bitmap_has_the_exact_pixels(width):
+    image = np.random.RandomState(width).randint(0, 256, [7, width, 3], dtype=np.uint8)
+    encoded = forms.encode_bmp(image)
+    assert len(encoded) == 54 + 7 * 4 * -(-3 * width // 4)
+    np.testing.assert_array_equal(tf.io.decode_image(encoded).numpy(), image)
+    np.testing.assert_array_equal(jpeg.decode(tf.constant(encoded)).numpy(), image)
+    stored = Image.open(io.BytesIO(encoded))
+    assert stored.format == "BMP"
+    np.testing.assert_array_equal(np.asarray(stored), image)
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "BMP")
+    assert encoded[:38] == buffer.getvalue()[:38]  # what follows is the resolution
+
+
+def test_pictures_stored_decoded(tmp_path, caplog):
+    source = make(tmp_path / "in", {"a": 3, "b": 3})
+    (source / "a" / "grey.png").write_bytes(
+        record_files.encode(Image.fromarray(record_files.picture(3)).convert("L"), "PNG")
+    )
+    options = {"validation_fraction": 0, "format": "bmp"}
+    found = prepare.prepare(source, tmp_path / "out", short_side=24, **options)["train"]
+    for features in examples(found):
+        encoded = value(features, reading.ENCODED)
+        assert value(features, reading.FORMAT) == b"BMP" and len(encoded) == 54 + 24 * 96
+        path = source / value(features, reading.FILENAME).decode()
+        wanted = jpeg.shrink(jpeg.decode(tf.constant(path.read_bytes())), 24)
+        np.testing.assert_array_equal(tf.io.decode_bmp(encoded), wanted)
+    report = check.check(tmp_path / "out", log=lambda _: None)[0]
+    assert not report.findings and report.num_good == 7
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]
+    # Not reduced, they take more than their files: said before they are written.
+    prepare.prepare(source, tmp_path / "whole", **options)
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    text = r"train: 7 pictures, BMP; about (66\.\d) kB to write, the files have 9.\d kB"
+    (estimate,) = re.fullmatch(text, warning).groups()
+    assert abs(float(estimate) * 1e3 - 7 * (54 + 48 * 192 + 180)) < 500
+
+
+def test_originals_are_kept_beside_the_reduced_form(tmp_path, capsys):
+    source = make(tmp_path / "in", {"a": 4, "b": 4})
+    (source / "a" / "odd.png").write_bytes(record_files.encode(record_files.picture(3), "PNG"))
+    (source / "b" / "bad.jpg").write_bytes(b"no")
+    arguments = [f"--source={source}", f"--output={tmp_path / 'out'}", "--keep_original"]
+    arguments += ["--short_side=16", "--quality=90", "--on_error=skip", "--num_shards=2"]
+    assert prepare.main(arguments) == 0
+    shown = capsys.readouterr().out
+    for split in ("train", "validation"):
+        reduced = index.load(tmp_path / "out", split)
+        original = index.load(tmp_path / "out" / "original", split)
+        assert reduced.num_records == original.num_records
+        assert reduced.label_counts == original.label_counts
+        for one, other in zip(examples(reduced), examples(original), strict=True):
+            name = value(other, reading.FILENAME).decode()
+            assert value(one, reading.FILENAME).decode() == name
+            assert value(other, reading.ENCODED) == (source / name).read_bytes()
+            assert value(other, reading.FORMAT) == (b"PNG" if "odd" in name else b"JPEG")
+            assert (value(one, reading.HEIGHT), value(other, reading.HEIGHT)) == (16, 48)
+        count = reduced.num_records
+        assert f"{split}: {count} records of 2 classes in" in shown
+        assert f"original/{split}: {count} records of 2 classes in" in shown
+    assert shown.count(" kB a record") == 4
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.tfrecord")}
+    assert prepare.main(arguments) == 0
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_help_teaches(capsys):
+    with pytest.raises(SystemExit):
+        prepare.main(["--help"])
+    shown = capsys.readouterr().out
+    assert "--short_side=256 --quality=90 is enough" in shown and "example:" in shown
 
 
 def test_bad_pictures_raise_or_are_counted(tmp_path, caplog):
@@ -340,7 +415,7 @@ def test_arrays_to_records(tmp_path):
 
 def test_command_line(tmp_path, capsys):
     source = make(tmp_path / "in", {"a": 3, "b": 3})
-    arguments = [f"--source={source}", f"--output={tmp_path / 'out'}", "--image_size=16"]
+    arguments = [f"--source={source}", f"--output={tmp_path / 'out'}", "--short_side=16"]
     assert prepare.main([*arguments, "--validation_fraction=0.34"]) == 0
     shown = capsys.readouterr().out
     assert "train: 4 records of 2 classes in 1 shard(s)" in shown and "validation: 2" in shown
@@ -351,8 +426,8 @@ def test_command_line(tmp_path, capsys):
 def test_numbers_out_of_range_are_refused_by_name(tmp_path, capsys):
     source = make(tmp_path / "in", {"a": 1, "b": 1})
     for argument, message in (
-        ("--image_size=0", "image_size=0; wanted an integer of at least 1"),
-        ("--image_size=-5", "image_size=-5"),
+        ("--short_side=0", "short_side=0; wanted an integer of at least 1"),
+        ("--short_side=-5", "short_side=-5"),
         ("--quality=0", "quality=0; wanted an integer in [1, 100]"),
         ("--quality=500", "quality=500"),
         ("--num_shards=0", "num_shards=0; wanted an integer of at least 1"),
@@ -400,7 +475,7 @@ def test_a_full_disk_is_one_line_and_the_run_can_go_on(tmp_path, monkeypatch, ca
     assert kept == (tmp_path / "out" / "train-00000-of-00002.tfrecord").stat().st_mtime_ns
 
 
-HALF_INDEX = '{"format": "tfscale-records", "version": 1}'
+HALF_INDEX = f'{{"format": "tfscale-records", "version": {index.VERSION}}}'
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,31 @@ def test_one_damage_loses_one_record(tmp_path, damage):
     assert resync.next_frame(str(path), third + 1 + moved) == places[4] + moved
 
 
+def test_walk_names_what_is_lost(tmp_path):
+    path = tmp_path / "a.tfrecord"
+    places = write(path, [bytes([number]) * 90 for number in range(7)])
+    data = bytearray(path.read_bytes())
+    data[places[1]] ^= 1
+    data[places[3] + 50] ^= 1  # in a payload: the frame is whole
+    data[places[4] + 3 : places[5] + 3] = bytes(106)
+    path.write_bytes(data[:-20])
+    found = list(resync.walk(str(path)))
+    assert [(offset, size) for offset, size, fault in found if not fault] == [
+        (places[number], 106) for number in (0, 2, 3)
+    ]
+    (one, two) = [each for each in found if each[2]]
+    assert one[:2] == (places[1], 106) and "length is damaged" in one[2]
+    # The sixth record's length is gone, and the end of the file cuts the last one.
+    assert two[:2] == (places[4], len(data) - 20 - places[4])
+    assert sum(size for _, size, _ in found) == len(data) - 20
+    places = write(path, [bytes(90)] * 3)
+    path.write_bytes(path.read_bytes()[: places[2] + 7])
+    *_, last = resync.walk(str(path))
+    assert last == (places[2], 7, "the file ends inside it (truncated)")
+    path.write_bytes(b"")
+    assert list(resync.walk(str(path))) == []
+
+
 def test_fast_enough_for_a_file_without_any_frame(tmp_path):
     path = tmp_path / "zeros"
     for content in (bytes(4 << 20), np.random.RandomState(0).bytes(16 << 20)):

@@ -7,19 +7,19 @@ was. The same source and options give the same bytes; pictures are compared by t
 that a copied source is the same one, and one in which a picture was replaced is another.
 """
 
-import argparse
 import concurrent.futures
 import hashlib
 import json
 import logging
+import pathlib
 import sys
-import time
 
 import numpy as np
 
 logger = logging.getLogger("tfscale")
 
 SHARD_BYTES = 128 << 20
+ORIGINAL = "original"
 
 
 def prepare(
@@ -27,8 +27,10 @@ def prepare(
     output,
     *,
     validation_fraction=0.1,
-    image_size=None,
+    short_side=None,
     quality=95,
+    format="jpeg",
+    keep_original=False,
     num_shards=None,
     seed=0,
     on_error="raise",
@@ -44,15 +46,20 @@ def prepare(
         output: `str`, a folder; made if need be.
         validation_fraction: share of each class held out, unless the source has a folder for
             it. Defaults to 0.1.
-        image_size: `int`, pixels that the short side is reduced to; None keeps it.
+        short_side: `int`, pixels that the short side is reduced to; None keeps it. Twice the
+            records a second at 256, for training at 224.
         quality: `int`, of the JPEGs that are made, 1 to 100. Defaults to 95.
+        format: "jpeg", or "bmp": decoded, three bytes a pixel: nothing is left to decode, for
+            phases of low resolution. Defaults to "jpeg".
+        keep_original: `bool`: the files' own bytes are written too, to ``output/original``, in
+            the same splits and order. Defaults to False.
         num_shards: `int`; None makes shards of about 128 MB.
         seed: `int`, of the split and of the shuffle. Defaults to 0.
         on_error: "raise", or "skip": name and count bad pictures and go on.
         overwrite: `bool`, replace records of another source or other options.
 
     Returns:
-        `dict` of split to `index.RecordIndex`.
+        `dict` of split to `index.RecordIndex`; the originals' are under "original/SPLIT".
 
     Raises:
         ValueError: for a bad picture, a source without classes or pictures, an output that
@@ -61,36 +68,67 @@ def prepare(
 
     Example:
         ```python
-        prepare("photos", "records", image_size=256)
+        prepare("photos", "records", short_side=256, quality=90)
         dataset = tfscale.data.train_dataset("records", 256, 224)
         ```
     """
-    from tfscale.data import arguments, sources, writing
+    from tfscale.data import arguments, forms, sources
 
     quality, num_shards, seed = _check(quality, num_shards, seed)
-    if image_size is not None:
-        image_size = arguments.integer("image_size", image_size, 1)
+    if short_side is not None:
+        short_side = arguments.integer("short_side", short_side, 1)
+    arguments.choice("format", format, forms.FORMATS)
     arguments.choice("on_error", on_error, ("raise", "skip"))
     splits, class_names = sources.find(source, validation_fraction, seed, on_error)
-    options = {"image_size": image_size, "quality": quality, "seed": seed}
+    wanted = {"": forms.Form(format, short_side, quality)}
+    if keep_original:
+        wanted[ORIGINAL] = forms.Form("original")
     written = {}
     for split, pictures in splits.items():
         digests, total = _digests(split, pictures, on_error)
         listing = [[p.name, p.label, digest] for p, digest in zip(pictures, digests, strict=True)]
-        order = np.random.RandomState(seed).permutation(len(pictures))
-        shuffled = [pictures[i] for i in order]
-        written[split] = writing.write_split(
-            output,
-            split,
-            shuffled,
-            lambda picture: writing.from_file(picture, class_names, image_size, quality),
-            class_names,
-            num_shards or max(1, -(-total // SHARD_BYTES)),
-            {**options, "source": _digest([listing, class_names])},
-            on_error,
-            overwrite,
-        )
+        options = {"seed": seed, "source": _digest([listing, class_names])}
+        for folder, form in wanted.items():
+            written[f"{folder}/{split}".lstrip("/")] = _write(
+                pathlib.Path(output) / folder, split, pictures, total, form, class_names,
+                num_shards, options, on_error, overwrite,
+            )  # fmt: skip
     return written
+
+
+def _write(
+    folder, split, pictures, source_bytes, form, class_names, num_shards, options, on_error,
+    overwrite,
+):  # fmt: skip
+    """Writes one split in one form."""
+    from tfscale.data import writing
+
+    size = source_bytes if form.keeps_bytes else form.estimate(pictures, class_names)
+    log = logger.warning if form.format == "bmp" and form.short_side is None else logger.info
+    log(
+        "%s: %d pictures, %s; about %s to write, the files have %s",
+        split, len(pictures), form, _size(size), _size(source_bytes),
+    )  # fmt: skip
+    order = np.random.RandomState(options["seed"]).permutation(len(pictures))
+    return writing.write_split(
+        folder,
+        split,
+        [pictures[i] for i in order],
+        lambda picture: form.example(picture, class_names),
+        class_names,
+        num_shards or max(1, -(-size // SHARD_BYTES)),
+        {**form.options(), **options},
+        on_error,
+        overwrite,
+    )
+
+
+def _size(count):
+    """Returns a number of bytes as text."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
+        if count >= factor:
+            return f"{count / factor:.2f} {unit}"
+    return f"{count / 1e3:.1f} kB"
 
 
 def prepare_arrays(
@@ -118,7 +156,7 @@ def prepare_arrays(
         prepare_arrays(zip(images, digits.target), "records", "train", "0123456789")
         ```
     """
-    from tfscale.data import sources, writing
+    from tfscale.data import forms, sources, writing
 
     quality, num_shards, seed = _check(quality, num_shards, seed)
     class_names = tuple(map(str, class_names))
@@ -126,14 +164,14 @@ def prepare_arrays(
     examples = [(np.asarray(image), int(label)) for image, label in examples]
     digest = hashlib.sha256()
     for number, (image, label) in enumerate(examples):
-        writing.check_array(image, label, len(class_names), f"example {number}")
+        forms.check_array(image, label, len(class_names), f"example {number}")
         digest.update(f"{label} {image.shape}".encode() + np.ascontiguousarray(image).tobytes())
     order = np.random.RandomState(seed).permutation(len(examples))
     return writing.write_split(
         output,
         split,
         [(int(i), *examples[i]) for i in order],
-        lambda example: writing.from_array(*example, class_names, quality),
+        lambda example: forms.of_array(*example, class_names, quality),
         class_names,
         num_shards or 1,
         {"quality": quality, "seed": seed, "source": _digest([digest.hexdigest(), class_names])},
@@ -157,8 +195,10 @@ def _check(quality, num_shards, seed):
 def _digests(split, pictures, on_error):
     """Returns the digests of the pictures' files, "" for one that cannot be read, and all bytes."""
     from tfscale.data import writing
+    from tfscale.data.progress import Progress
 
-    digests, total, said = [], 0, time.monotonic()
+    digests, total = [], 0
+    progress = Progress(logger.info, f"{split}, a first look", len(pictures), "pictures")
     with concurrent.futures.ThreadPoolExecutor() as pool:
         for outcome in writing.in_order(pool, lambda picture: picture.digest(), pictures):
             if isinstance(outcome, ValueError):
@@ -167,10 +207,7 @@ def _digests(split, pictures, on_error):
                 outcome = "", 0  # named when its turn to be written comes
             digests.append(outcome[0])
             total += outcome[1]
-            if time.monotonic() - said > 5:
-                said = time.monotonic()
-                logger.info("%s: %d of %d pictures looked at", split,
-                            len(digests), len(pictures))  # fmt: skip
+            progress(len(digests))
     return digests, total
 
 
@@ -182,21 +219,9 @@ def _digest(value):
 
 def main(argv=None):
     """The command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tfscale.data.prepare",
-        description="Writes class-per-folder images as TFRecord shards with an index.",
-    )
-    parser.add_argument("--source", required=True, help="folder with one sub-folder a class, or "
-                        "with train/ and validation/ of such")  # fmt: skip
-    parser.add_argument("--output", required=True, help="folder for the records")
-    parser.add_argument("--validation_fraction", type=float, default=0.1)
-    parser.add_argument("--image_size", type=int, help="reduce the short side to these pixels")
-    parser.add_argument("--quality", type=int, default=95, help="of JPEGs that are made")
-    parser.add_argument("--num_shards", type=int, help="default: shards of about 128 MB")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--on_error", choices=("raise", "skip"), default="raise")
-    parser.add_argument("--overwrite", action="store_true")
-    options = vars(parser.parse_args(argv))
+    from tfscale.data import prepare_options
+
+    options = prepare_options.parse(argv)
     import tensorflow as tf  # not before: --help answers at once
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
@@ -206,10 +231,11 @@ def main(argv=None):
         print(f"prepare: {error}", file=sys.stderr)
         return 1
     for split, index in written.items():
+        size = sum(shard.bytes for shard in index.shards)
         print(
             f"{split}: {index.num_records} records of {len(index.class_names)} classes in "
-            f"{len(index.shards)} shard(s), {sum(s.bytes for s in index.shards) / 1e6:.1f} MB: "
-            f"{index.directory}"
+            f"{len(index.shards)} shard(s), {_size(size)}, "
+            f"{size / index.num_records / 1e3:.1f} kB a record: {index.directory}"
         )
     return 0
 

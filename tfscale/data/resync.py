@@ -98,6 +98,45 @@ def next_frame(path, start):
     return None
 
 
+def walk(path):
+    """Walks through the frames of a TFRecord file, from one to the next that is whole.
+
+    Only lengths are looked at: whether a payload is as it was written, its reader finds out.
+
+    Args:
+        path: `str`.
+
+    Yields:
+        `(offset, size, fault)`: the place and all bytes of a frame, and None; or those of a
+        region that is lost, and a `str`: why.
+
+    Example:
+        ```python
+        lost = [(offset, size) for offset, size, fault in walk(path) if fault]
+        ```
+    """
+    end, offset = tf.io.gfile.stat(path).length, 0
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while offset < end:
+            file.seek(offset)
+            header = file.read(HEADER)
+            length = int.from_bytes(header[:8], "little")
+            if end - offset < FRAME:
+                fault = "the file ends inside it (truncated)"
+            elif int(masked_crc32c(length)) != int.from_bytes(header[8:], "little"):
+                fault = "its length is damaged, or this is no TFRecord"
+            elif offset + length + FRAME > end:
+                fault = f"its {length} bytes go past the end of the file (truncated)"
+            else:
+                yield offset, length + FRAME, None
+                offset += length + FRAME
+                continue
+            found = next_frame(path, offset + 1)
+            found = end if found is None else found
+            yield offset, found - offset, fault
+            offset = found
+
+
 def _first_header(data, room):
     """Returns the first place in `data` of a frame that fits in `room` bytes, or None.
 

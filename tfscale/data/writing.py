@@ -5,71 +5,14 @@ import concurrent.futures
 import logging
 import pathlib
 import shutil
-import time
 
 import tensorflow as tf
 
 from tfscale.data import index as index_lib
 from tfscale.data import journal as journal_lib
-from tfscale.data import jpeg, reading
+from tfscale.data.progress import Progress
 
 logger = logging.getLogger("tfscale")
-
-
-def encode_jpeg(image, quality):
-    """Returns the bytes of a uint8 image [height, width, 1 or 3] as a JPEG.
-
-    Colour is kept at full resolution from quality 90 on.
-    """
-    image = tf.convert_to_tensor(image)
-    form = "grayscale" if image.shape[-1] == 1 else "rgb"
-    return tf.io.encode_jpeg(
-        image, format=form, quality=quality, chroma_downsampling=quality < 90
-    ).numpy()
-
-
-def from_file(picture, class_names, image_size, quality):
-    """Returns the serialised example of a `sources.Picture`; raises ValueError naming a bad one."""
-    encoded = picture.read()
-    reason = reading.what_is_wrong_with_picture(encoded)
-    if reason:
-        raise ValueError(f"{picture.path} ({len(encoded)} bytes): {reason}")
-    image = jpeg.decode(tf.constant(encoded))
-    resized = image if image_size is None else jpeg.shrink(image, image_size)
-    is_jpeg = encoded.startswith(jpeg.JPEG_START)
-    # TensorFlow's header reader counts the channels: 1 grey, 3 colour, 4 CMYK.
-    plain = is_jpeg and int(tf.io.extract_jpeg_shape(encoded)[2]) in (1, 3)
-    if not plain or resized.shape != image.shape:
-        try:
-            encoded = encode_jpeg(resized, quality)
-        except tf.errors.InvalidArgumentError as error:
-            raise ValueError(f"{picture.path} cannot be made a JPEG: {error.message}") from None
-    return _serialised(encoded, resized.shape, picture.label, picture.name, class_names)
-
-
-def from_array(number, image, label, class_names, quality):
-    """Returns the serialised example of a uint8 array and its label."""
-    image = image[..., None] if image.ndim == 2 else image
-    name = f"{number:08d}.jpg"
-    return _serialised(encode_jpeg(image, quality), image.shape, label, name, class_names)
-
-
-def check_array(image, label, num_classes, place):
-    """Raises ValueError unless `image` and `label` can be written."""
-    fits = image.ndim == 2 or (image.ndim == 3 and image.shape[-1] in (1, 3))
-    if image.dtype != "uint8" or not fits or 0 in image.shape:
-        raise ValueError(
-            f"{place}: image of shape {image.shape}, {image.dtype}; wanted uint8 in [0, 255], "
-            "[height, width] or [height, width, 1 or 3]"
-        )
-    if not 0 <= label < num_classes:
-        raise ValueError(f"{place}: label {label} is outside [0, {num_classes})")
-
-
-def _serialised(encoded, shape, label, name, class_names):
-    return label, shape[:2], reading.example(
-        encoded, label, height=shape[0], width=shape[1], filename=name, text=class_names[label]
-    ).SerializeToString(deterministic=True)
 
 
 def write_split(
@@ -102,15 +45,8 @@ def write_split(
     journal = journal_lib.Journal(folder, split, options, overwrite)
     journal_lib.clear(folder, split, journal, finished, overwrite)
     shards, labels = [], collections.Counter()
-    said = time.monotonic()
     skipped = done = 0
-
-    def say(number):
-        nonlocal said
-        if time.monotonic() - said > 5:
-            said = time.monotonic()
-            logger.info("%s: %d of %d pictures", split, done + number, len(items))
-
+    progress = Progress(logger.info, split, len(items), "pictures")
     with concurrent.futures.ThreadPoolExecutor() as pool:
         for number in range(num_shards):
             name = f"{split}-{number:05d}-of-{num_shards:05d}.tfrecord"
@@ -120,7 +56,7 @@ def write_split(
             entry = journal.finished(name)
             if entry is None:
                 outcomes = in_order(pool, serialise, part)
-                entry = _write_shard(folder / name, outcomes, on_error, say)
+                entry = _write_shard(folder / name, outcomes, on_error, progress, done)
                 journal.add(name, entry)
             done += len(part)
             skipped += entry["skipped"]
@@ -141,8 +77,8 @@ def write_split(
     return index
 
 
-def _write_shard(path, outcomes, on_error, say):
-    """Writes one file in one piece; returns its entry for the journal."""
+def _write_shard(path, outcomes, on_error, progress, done):
+    """Writes one file in one piece, after `done` pictures; returns its entry for the journal."""
     partial = path.with_name(f"{path.name}.partial")
     lengths, heights, widths, labels, skipped = [], [], [], collections.Counter(), 0
     try:
@@ -160,7 +96,7 @@ def _write_shard(path, outcomes, on_error, say):
                     heights.append(int(height))
                     widths.append(int(width))
                     labels[str(label)] += 1
-                say(len(lengths) + skipped)
+                progress(done + len(lengths) + skipped)
     except tf.errors.OpError as error:
         partial.unlink(missing_ok=True)  # a full disk has a use for the space
         free = shutil.disk_usage(path.parent).free
