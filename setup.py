@@ -3,11 +3,12 @@
 import re
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 ROOT = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+?)"', (ROOT / "tfscale/__init__.py").read_text()).group(1)
 README = ROOT / "README.md"
+NATIVE = Path("tfscale/data/_native")
 
 setup(
     name="tfscale",
@@ -20,6 +21,19 @@ setup(
     # launch/ lives at the top level of a clone and is installed as tfscale.launch.
     packages=[*find_packages(include=["tfscale", "tfscale.*"]), "tfscale.launch"],
     package_dir={"tfscale.launch": "launch"},
+    # Not a Python module but a library of TensorFlow ops, see tfscale/data/native.py. Optional:
+    # without a compiler or libjpeg-turbo the build warns and goes on.
+    ext_modules=[
+        Extension(
+            "tfscale.data._native.ops",
+            sources=sorted(str(path) for path in NATIVE.glob("*.c")),
+            depends=sorted(str(path) for path in NATIVE.glob("*.h")),
+            define_macros=[("_GNU_SOURCE", None)],
+            extra_compile_args=["-std=c11", "-O3", "-Werror=implicit-function-declaration"],
+            libraries=["jpeg"],
+            optional=True,
+        )
+    ],
     install_requires=[
         "absl-py>=1.4",
         "numpy>=1.26",
