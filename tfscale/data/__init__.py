@@ -5,6 +5,7 @@ from tfscale._lazy import attach
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "Cache": "tfscale.data.cache",
         "check": None,
         "clock": None,
         "describe": "tfscale.data.records",

@@ -1,117 +1,251 @@
-"""Records kept near: the whole example or the decoded picture in memory, or a local copy on disk.
+"""Records kept near: encoded bytes or decoded pictures, in memory and on a local disk.
 
-What is kept is always what comes before the random crop, found by the record's number: neither
-an order nor an augmentation is ever frozen.
+For data on a slow path. It is filled while the first epoch trains, and what does not fit is read
+through. What is kept is what comes before the order and the random crop, found by the record's
+number: neither an order nor an augmentation is ever frozen.
 """
 
+import dataclasses
+import functools
+import logging
+import os
+import pathlib
+import shutil
+
+import numpy as np
 import tensorflow as tf
 
-from tfscale.data import jpeg, local_copy, reading
+from tfscale.data import (
+    arguments,
+    cache_budget,
+    cache_key,
+    cache_pictures,
+    cache_tiers,
+    jpeg,
+    reading,
+)
 
+logger = logging.getLogger("tfscale")
 KINDS = (None, "memory", "disk", "decoded")
 
 
-def _table(value_dtype, default):
-    with tf.device("CPU:0"):
-        return tf.lookup.experimental.MutableHashTable(tf.int64, value_dtype, default)
-
-
-class NoCache:
-    """Reads and decodes every time."""
-
-    def example(self, record, path, offset):
-        """Returns the serialised example of a record."""
-        return reading.read(path, offset)
-
-    def cropped(self, record, path, offset, window_of):
-        """Returns `(image, label)`: the window of the picture, and the label as in the file."""
-        encoded, label, shape = reading.parse(self.example(record, path, offset))
-        return jpeg.decode_and_crop(encoded, window_of, shape), label
-
-
-class EncodedCache(NoCache):
-    """Keeps the serialised examples in memory; each is read from its file once."""
-
-    def __init__(self):
-        self._examples = _table(tf.string, "")
-
-    def example(self, record, path, offset):
-        kept = self._examples.lookup(record)
-
-        def read():
-            serialized = reading.read(path, offset)
-            with tf.control_dependencies([self._examples.insert(record, serialized)]):
-                return tf.identity(serialized)
-
-        return tf.cond(tf.strings.length(kept) > 0, lambda: kept, read)
-
-
-class DecodedCache(NoCache):
-    """Keeps decoded pictures in memory, their short side reduced to `short_side` pixels."""
-
-    def __init__(self, short_side):
-        self._short_side = short_side
-        self._images = _table(tf.string, "")
-        self._labels = _table(tf.int64, -1)
-
-    def cropped(self, record, path, offset, window_of):
-        kept = self._images.lookup(record)
-
-        def known():
-            image = tf.io.parse_tensor(kept, tf.uint8)
-            return tf.ensure_shape(image, [None, None, 3]), self._labels.lookup(record)
-
-        def new():
-            encoded, label, _ = reading.parse(self.example(record, path, offset))
-            image = jpeg.shrink(jpeg.decode(encoded), self._short_side)
-            with tf.control_dependencies([self._labels.insert(record, label)]):
-                done = self._images.insert(record, tf.io.serialize_tensor(image))
-            with tf.control_dependencies([done]):
-                return tf.identity(image), tf.identity(label)
-
-        image, label = tf.cond(tf.strings.length(kept) > 0, known, new)
-        return jpeg.crop(image, window_of(tf.shape(image)[:2])), label
-
-
-def create(kind, image_size, contract, worker, cache_dir=None):
-    """Returns `(cache, paths, files, offsets)`: the cache, and where to read each record.
+@dataclasses.dataclass(frozen=True)
+class Cache:
+    """What a worker keeps of its records. Memory is looked in first, then the disk.
 
     Args:
-        kind: None, "memory" (encoded), "disk" (encoded, see `local_copy.copy`), or "decoded"
-            (in memory).
-        image_size: (height, width) of the pictures wanted.
-        contract: `records.DataContract`.
-        worker: `int`.
-        cache_dir: `str`, folder of the copy on disk; None for one under the system's
-            temporary folder.
+        memory, disk: budget of a tier on each worker: None (no such tier, the default), "auto",
+            `int` bytes, or text such as "8GiB". "auto" is an equal part for each worker of this
+            host (environment variable TFSCALE_LOCAL_WORKERS) of half of the free memory, or of
+            90 % of the free disk. The disk's covers what earlier runs left.
+        decoded: `int`, short side in pixels: keep the pictures, decoded and reduced to it, with
+            their labels. Quicker than a decoder and four times as large: for low resolutions.
+            None, the default: keep the bytes of the files.
+        folder: `str`, on a local disk. None: ``$TMPDIR/tfscale-cache-UID``, or in /var/tmp. It
+            outlives the run; to delete it is safe at any time.
 
     Raises:
-        ValueError: if the kind is unknown, or the records are more than memory or disk can hold.
+        TypeError, ValueError: if a budget or `decoded` is not one of these, or all tiers are off.
+
+    Example:
+        >>> Cache(memory="8GiB", disk="auto", folder="/ssd/cache").memory
+        '8GiB'
+
+    Source: Yang and Cong, "Accelerating data loading in deep neural network training", 2019 (each
+    worker keeps a part of a remote data set).
     """
-    index = contract.index
-    files, offsets, lengths = index.locations()
-    paths = index.paths
-    if kind == "disk":
-        paths, files, offsets = local_copy.copy(contract, worker, cache_dir)
-        return NoCache(), paths, files, offsets
-    owned = contract.owned(worker)
-    if kind == "memory":
-        local_copy.check_space("memory", int(lengths[owned].sum()), _free_memory())
-        return EncodedCache(), paths, files, offsets
-    if kind == "decoded":
-        short_side = round(max(image_size) / 0.875)
-        # Most photographs are 4:3.
-        bytes_ = len(owned) * short_side * round(short_side * 4 / 3) * 3
-        local_copy.check_space("memory", bytes_, _free_memory())
-        return DecodedCache(short_side), paths, files, offsets
-    return NoCache(), paths, files, offsets
+
+    memory: int | str | None = None
+    disk: int | str | None = None
+    decoded: int | None = None
+    folder: str | os.PathLike | None = None
+
+    def __post_init__(self):
+        for tier in ("memory", "disk"):
+            cache_budget.parse(f"Cache({tier}=...): {tier}", getattr(self, tier))
+        if self.memory is None and self.disk is None:
+            raise ValueError(f"{self}: no tier is on; pass memory= or disk=, or cache=None")
+        if self.decoded is not None:
+            arguments.integer("decoded", self.decoded, 1)
+        if self.folder is not None:
+            if self.disk is None:
+                raise ValueError(f"folder={self.folder!r} is for the disk tier; pass disk= as well")
+            if "://" in os.fspath(self.folder):
+                raise ValueError(f"folder={self.folder!r} is not on a local disk")
 
 
-def _free_memory():
-    """Returns the bytes of memory that can be had, or None where the system does not say."""
+def resolve(cache, image_size):
+    """Returns the `Cache` that an argument `cache` stands for, or None.
+
+    Args:
+        cache: None, `Cache`, or "memory", "disk" (both "auto", encoded) or "decoded" (in memory,
+            with the short side that evaluation wants: ``max(image_size) / 0.875``).
+        image_size: (height, width) of the pictures wanted.
+
+    Raises:
+        TypeError, ValueError: if it is something else.
+
+    Example:
+        >>> resolve("decoded", (224, 224))
+        Cache(memory='auto', disk=None, decoded=256, folder=None)
+    """
+    if cache is None or isinstance(cache, Cache):
+        return cache
+    if not isinstance(cache, str):
+        raise TypeError(f"cache={cache!r} is neither None, a name, nor tfscale.data.Cache(...)")
+    arguments.choice("cache", cache, ("memory", "disk", "decoded"))
+    if cache == "decoded":
+        return Cache(memory="auto", decoded=round(max(image_size) / 0.875))
+    return Cache(**{cache: "auto"})
+
+
+class Store:
+    """Where a worker's records come from: what is kept of them, or their files.
+
+    Args:
+        tiers: `cache_tiers` in the order in which they are looked in.
+        short_side: `int`, of the pictures that are kept, or None for encoded bytes.
+    """
+
+    def __init__(self, tiers=(), short_side=None):
+        self._tiers, self._short_side = tuple(tiers), short_side
+
+    @property
+    def decoded(self):
+        """Whether pictures are kept, so that `picture` must be used."""
+        return self._short_side is not None
+
+    def _keep(self, record, make):
+        for tier in reversed(self._tiers):
+            make = functools.partial(tier.keep, record, make)
+        return make()
+
+    @tf.autograph.experimental.do_not_convert
+    def example(self, record, path, offset):
+        """Returns the serialised example of a record, a string scalar tensor.
+
+        Args:
+            record: int64 scalar tensor, its number in the split.
+            path, offset: string and int64 scalar tensors, its place in its source.
+
+        Raises:
+            tf.errors.OpError: see `reading.read`.
+        """
+        if self.decoded:
+            return reading.read(path, offset)
+        return self._keep(record, lambda: reading.read(path, offset))
+
+    @tf.autograph.experimental.do_not_convert
+    def picture(self, record, path, offset):
+        """Returns `(image, label)`: uint8 [height, width, 3], whole, with the short side that is
+        kept or less, and int64, as in the file.
+
+        Args:
+            record, path, offset: see `example`.
+
+        Raises:
+            tf.errors.OpError: if the record or the picture is damaged.
+        """
+
+        def make():
+            encoded, label = reading.parse(reading.read(path, offset))
+            return cache_pictures.pack(jpeg.shrink(jpeg.decode(encoded), self._short_side), label)
+
+        return cache_pictures.unpack(self._keep(record, make))
+
+
+def create(cache, image_size, contract, worker):
+    """Opens the cache of a worker, and says in the log what it keeps.
+
+    Args:
+        cache: see `resolve`.
+        image_size: (height, width) of the pictures wanted.
+        contract: `contract.DataContract`.
+        worker: `int`.
+
+    Returns:
+        `Store`.
+
+    Raises:
+        TypeError, ValueError: see `resolve`.
+    """
+    cache = resolve(cache, image_size)
+    if cache is None:
+        return Store()
+    index, records = contract.index, np.asarray(contract.owned(worker))
+    if cache.decoded is None:
+        sizes = index.locations()[2][records]
+    else:
+        sizes = cache_pictures.sizes(*index.sizes(), cache.decoded)[records]
+    tiers, remembered, said = [], np.zeros(len(records), bool), []
+    if cache.memory is not None:
+        budget = _memory_budget(cache.memory, sizes)
+        remembered = cache_budget.fitting(sizes + cache_tiers.MEMORY_OVERHEAD, budget)
+        tiers.append(
+            cache_tiers.MemoryTier(index.num_records, records[remembered], sizes[remembered])
+        )
+        said.append(f"memory ({cache_budget.text(budget)}) has room for {_share(remembered)}")
+    if cache.disk is not None:
+        tier, line = _open_disk(cache, index, records, sizes, remembered)
+        tiers += [tier] if tier else []
+        said.append(line)
+    form = "encoded" if cache.decoded is None else f"decoded, short side {cache.decoded}"
+    logger.info(
+        "cache [%s]: %d records of worker %d, %s, %s: %s; the rest is read through",
+        index.split, len(records), worker, form, cache_budget.text(sizes.sum()), "; ".join(said),
+    )  # fmt: skip
+    return Store(tiers, cache.decoded)
+
+
+def _share(chosen):
+    return f"{np.mean(chosen):.0%}" if len(chosen) else "all"
+
+
+def _memory_budget(asked, sizes):
+    """Returns the bytes of memory to use, never more than can be had."""
+    budget, free = cache_budget.parse("memory", asked), cache_budget.free_memory()
+    if free is None:
+        if budget == "auto":
+            raise ValueError(
+                "memory='auto': this system does not say how much memory is free; pass a number"
+            )
+        return budget
+    free = max(0, free - cache_tiers.MemoryTier.promised()) // cache_budget.local_workers()
+    if budget == "auto":
+        return int(cache_budget.MEMORY_SHARE * free)
+    most = int(cache_budget.MEMORY_LIMIT * free)
+    wanted = min(budget, int(sizes.sum()) + len(sizes) * cache_tiers.MEMORY_OVERHEAD)
+    if wanted > most:
+        logger.warning(
+            "cache: memory=%r asks for %s, but only %s is free for each worker of this host; the "
+            "cache takes %s", asked, cache_budget.text(wanted), cache_budget.text(free),
+            cache_budget.text(most),
+        )  # fmt: skip
+    return min(budget, most)
+
+
+def _open_disk(cache, index, records, sizes, remembered):
+    """Returns `(tier, line)`: the `DiskTier`, None if its folder cannot be used, and the news."""
     try:
-        with open("/proc/meminfo") as file:
-            fields = dict(line.split(":") for line in file)
-        return int(fields["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return None
+        root = pathlib.Path(cache.folder) if cache.folder else cache_key.default_root()
+        folder = cache_key.folder_of(root, index, cache.decoded)
+        cache_key.remove_stale(folder)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        logger.warning(
+            "cache: the disk tier is off, its folder cannot be used: %s. Pass another "
+            "Cache(folder=...)", error,
+        )  # fmt: skip
+        return None, "disk is off"
+    tier = cache_tiers.open_tier(folder, index.num_records)
+    budget = cache_budget.parse("disk", cache.disk)
+    if budget == "auto":
+        budget = int(cache_budget.DISK_SHARE * free / cache_budget.local_workers()) + tier.bytes
+    # What memory has no room for comes first; the rest serves the next run.
+    order = np.argsort(remembered, kind="stable")
+    kept = tier.admit(records[order], sizes[order], budget)
+    return tier, (
+        f"disk {folder} ({cache_budget.text(budget)}) has {_share(tier.has(records))}, and room "
+        f"for {_share(kept)} in all"
+    )
