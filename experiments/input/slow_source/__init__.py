@@ -25,7 +25,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import tensorflow as tf
+# TensorFlow is imported where it is needed: a command line that parses a rate can do without.
 
 PREFIX = "slow://"
 _SOURCE = Path(__file__).with_name("plugin.c")
@@ -135,6 +135,8 @@ def _seconds(text, name):
 @functools.cache
 def _plugin():
     """Builds the plugin, and registers it with TensorFlow, which takes a scheme only once."""
+    import tensorflow as tf
+
     path = build()
     tf.experimental.register_filesystem_plugin(path)
     plugin = ctypes.CDLL(path)
@@ -150,6 +152,8 @@ def build():
 
     It is kept in ``$XDG_CACHE_HOME/tfscale`` (``~/.cache/tfscale``), one for each TensorFlow.
     """
+    import tensorflow as tf
+
     flags = [*tf.sysconfig.get_compile_flags(), *tf.sysconfig.get_link_flags()]
     # Flags of the C++ compiler: the plugin is C.
     flags = [flag for flag in flags if not flag.startswith("-std=")]
