@@ -270,6 +270,12 @@ def test_originals_are_kept_beside_the_reduced_form(tmp_path, capsys):
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
+@pytest.mark.parametrize("quality, sampling", [(90, (2, 2)), (95, (1, 1))])
+def test_colour_at_half_resolution_below_quality_95(quality, sampling):
+    image = Image.open(io.BytesIO(forms.encode_jpeg(record_files.picture(1), quality)))
+    assert image.layer[0][1:3] == sampling
+
+
 def test_help_teaches(capsys):
     with pytest.raises(SystemExit):
         prepare.main(["--help"])
