@@ -1,0 +1,1 @@
+"""The pipelines, each a program of its own: python -m experiments.input.workers.NAME SETTINGS."""
