@@ -115,6 +115,27 @@ def test_walk_names_what_is_lost(tmp_path):
     assert list(resync.walk(str(path))) == []
 
 
+@pytest.mark.parametrize("begin, count", [(150, 9), (200, 5), (130, 100), (213, 3)])
+def test_bytes_taken_out_lose_only_their_records(tmp_path, begin, count):
+    path = tmp_path / "a.tfrecord"
+    places = write(path, [bytes([number]) * (90 + 7 * number) for number in range(6)])
+    sizes = np.diff([*places, path.stat().st_size]).tolist()
+    data = path.read_bytes()
+    path.write_bytes(data[:begin] + data[begin + count :])
+    kept = [
+        (place if place < begin else place - count, size)
+        for place, size in zip(places, sizes, strict=True)
+        if place + size <= begin or place >= begin + count
+    ]
+    found = list(resync.walk(str(path)))
+    frames = [(offset, size) for offset, size, fault in found if not fault]
+    damaged = [frame for frame in frames if frame not in kept]  # for their reader to find out
+    assert len(frames) == len(kept) + len(damaged)
+    assert all(offset < begin < offset + size for offset, size in damaged)
+    assert sum(size for _, size, _ in found) == len(data) - count
+    assert [offset for offset, *_ in found] == sorted(offset for offset, *_ in found)
+
+
 def test_fast_enough_for_a_file_without_any_frame(tmp_path):
     path = tmp_path / "zeros"
     for content in (bytes(4 << 20), np.random.RandomState(0).bytes(16 << 20)):

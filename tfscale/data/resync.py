@@ -101,7 +101,9 @@ def next_frame(path, start):
 def walk(path):
     """Walks through the frames of a TFRecord file, from one to the next that is whole.
 
-    Only lengths are looked at: whether a payload is as it was written, its reader finds out.
+    Only lengths are looked at: whether a payload is as it was written, its reader finds out. Where
+    bytes were taken out of a frame, so that its length reaches into the next one, it is that
+    frame which is lost.
 
     Args:
         path: `str`.
@@ -115,26 +117,39 @@ def walk(path):
         lost = [(offset, size) for offset, size, fault in walk(path) if fault]
         ```
     """
-    end, offset = tf.io.gfile.stat(path).length, 0
+    end, offset, before = tf.io.gfile.stat(path).length, 0, None
     with tf.io.gfile.GFile(path, "rb") as file:
         while offset < end:
             file.seek(offset)
-            header = file.read(HEADER)
-            length = int.from_bytes(header[:8], "little")
-            if end - offset < FRAME:
-                fault = "the file ends inside it (truncated)"
-            elif int(masked_crc32c(length)) != int.from_bytes(header[8:], "little"):
-                fault = "its length is damaged, or this is no TFRecord"
-            elif offset + length + FRAME > end:
-                fault = f"its {length} bytes go past the end of the file (truncated)"
-            else:
-                yield offset, length + FRAME, None
-                offset += length + FRAME
+            size, fault = _frame(file.read(HEADER), end - offset)
+            if not fault:
+                if before is not None:
+                    yield (*before, None)
+                before = offset, size
+                offset += size
                 continue
-            found = next_frame(path, offset + 1)
+            found = next_frame(path, (offset if before is None else before[0]) + 1)
             found = end if found is None else found
+            if before is not None and found < offset:
+                offset, fault = before[0], "another record begins inside it: bytes are missing"
+            elif before is not None:
+                yield (*before, None)
             yield offset, found - offset, fault
-            offset = found
+            offset, before = found, None
+    if before is not None:
+        yield (*before, None)
+
+
+def _frame(header, room):
+    """Returns `(size, fault)` of the frame with this header, where `room` bytes are left."""
+    length = int.from_bytes(header[:8], "little")
+    if room < FRAME:
+        return 0, "the file ends inside it (truncated)"
+    if int(masked_crc32c(length)) != int.from_bytes(header[8:], "little"):
+        return 0, "its length is damaged, or this is no TFRecord"
+    if length + FRAME > room:
+        return 0, f"its {length} bytes go past the end of the file (truncated)"
+    return length + FRAME, None
 
 
 def _first_header(data, room):
