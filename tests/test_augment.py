@@ -224,7 +224,8 @@ def test_rotates_up_to_15_degrees(operations):
 
 @pytest.mark.slow
 def test_keras_layers_are_made_pure(keras):
-    layers = [keras.layers.RandomFlip(), keras.layers.RandomZoom(0.3), keras.layers.RandAugment()]
+    layers = [keras.layers.RandomFlip(), keras.layers.RandomZoom(0.3)]
+    layers.append(keras.layers.RandomColorJitter(brightness_factor=0.2, hue_factor=0.1))  # nested
     before = [np.array(v) for layer in layers for v in layer.non_trainable_variables]
     function = tf.function(augment.keras_layers(*layers), input_signature=SPEC)
     once = results(function, picture(1), range(16))
@@ -233,7 +234,7 @@ def test_keras_layers_are_made_pure(keras):
     )
     assert len({x.tobytes() for x in once}) == 16
     after = [np.array(v) for layer in layers for v in layer.non_trainable_variables]
-    assert len(after) > 10 and all(map(np.array_equal, before, after))
+    assert len(after) >= 5 and all(map(np.array_equal, before, after))
 
 
 def test_equal_layers_draw_apart(keras):
