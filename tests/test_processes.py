@@ -353,3 +353,25 @@ def test_a_log_file_on_a_full_disk_does_not_end_the_job():
     result, shown, _ = run(command)
     assert result.exit_code == 0
     assert "/dev/full" in shown and "one\ntwo\n" in shown
+
+
+def test_a_background_command_ends_with_the_others():
+    serves = "import signal, time\nprint('up', flush=True)\ntry: time.sleep(60)\nfinally: pass"
+    start = time.monotonic()
+    result, shown, _ = run(
+        python("worker 0", "import time; time.sleep(0.5); print('done')"),
+        python("service", serves, background=True),
+    )
+    assert time.monotonic() - start < 10
+    assert (result.exit_code, result.failed_first, result.describe()) == (0, None, "")
+    assert sorted(shown.split()) == ["done", "up"]
+
+
+def test_the_failure_of_a_background_command_stops_the_others():
+    result, _, _ = run(
+        python("worker 0", "import time; time.sleep(60)"),
+        python("service", "import sys; print('no port'); sys.exit(1)", background=True),
+        grace_seconds=2,
+    )
+    assert (result.exit_code, result.failed_first) == (1, 1)
+    assert "service failed first" in result.describe() and "no port" in result.describe()

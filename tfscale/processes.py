@@ -35,6 +35,8 @@ def run_group(
 ):
     """Runs commands side by side until all have ended, or one has failed.
 
+    Those in the background are stopped when the others have ended.
+
     Ctrl-C, SIGTERM and SIGHUP stop the group; a second one kills it at once. If this process is
     itself killed, a small watchdog process ends the group.
 
@@ -136,6 +138,8 @@ class _Group:
             just_ended = [member for member in self._members if member.poll()]
             self._note_failure()
             running = [member for member in self._members if member.running]
+            if running and all(member.command.background for member in running):
+                self._stop()
             if not running and not any(member.reading for member in self._members):
                 return self._result()
             self._obey_signals(running)
@@ -174,7 +178,7 @@ class _Group:
             self._next_mention = now + _UNFINISHED_SECONDS
         if running and now >= self._next_mention:
             self._next_mention = now + _UNFINISHED_SECONDS
-            names = ", ".join(member.command.name for member in running)
+            names = ", ".join(m.command.name for m in running if not m.command.background)
             self._notify(f"some workers have finished, still running: {names}")
 
     def _result(self):

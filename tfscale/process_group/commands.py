@@ -25,6 +25,8 @@ class Command:
         show: `bool`, whether its output is shown. Defaults to `True`.
         raw: `bool`, show output as it comes instead of by whole lines. Defaults to `False`.
         log_file: path that gets all its output. Defaults to `None`.
+        background: `bool`, it serves the others: it is stopped when all of those have ended.
+            Defaults to `False`.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Command:
     show: bool = True
     raw: bool = False
     log_file: str | None = None
+    background: bool = False
 
 
 def describe_exit_code(code):
