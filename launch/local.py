@@ -30,13 +30,18 @@ examples:
   # one clean display: only worker 0 (the leader) is shown, the others go to log files
   {program} --workers=2 --show=leader --log_dir=/tmp/logs experiments/train.py
 
+  # three processes that read and decode for the two workers, which then only train
+  {program} --workers=2 --data_service=3 experiments/train.py -- --config=imagenet
+
   # a module instead of a file; show what would start, and start nothing
   {program} --workers=2 --dry_run -m experiments.train -- --epochs=3
 
 environment of each worker (flags win, then what you have set yourself; TF_CONFIG is replaced):
-  TF_CONFIG, TFSCALE_DEVICES_PER_WORKER, TFSCALE_START_TIMEOUT, OMP_NUM_THREADS,
-  TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS, CUDA_VISIBLE_DEVICES, no_proxy, PYTHONPATH
-  (the current folder is added), PYTHONUNBUFFERED, TF_CPP_MIN_LOG_LEVEL
+  TF_CONFIG, TFSCALE_DEVICES_PER_WORKER, TFSCALE_START_TIMEOUT, TFSCALE_LOCAL_WORKERS (the input
+  pipeline's share of the cores is one in so many; 1 if you pin each worker to its own cores),
+  OMP_NUM_THREADS, TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS, CUDA_VISIBLE_DEVICES, no_proxy,
+  PYTHONPATH (the current folder is added), PYTHONUNBUFFERED, TF_CPP_MIN_LOG_LEVEL;
+  with --data_service: TFSCALE_DATA_SERVICE, its address
 
 exit code: 0, or that of the worker that failed first (128 + n if signal n ended it);
 130 after Ctrl-C; 2 if something is wrong with the command line.
@@ -89,6 +94,15 @@ def parse(argv, program="python -m launch.local"):
         type=positive_int,
         help="use the ports from this number on (default: free ones)",
     )
+    add(
+        "--data_service",
+        type=positive_int,
+        metavar="N",
+        default=0,
+        help="start a data service too, of N processes that read and decode for all workers; the "
+        "cores are shared among these and the workers (see python -m tfscale.data.service "
+        "--help; default: none, each worker does it itself)",
+    )
     add("--dry_run", action="store_true", help="print each worker's environment and command")
     add("-m", "--module", help="run a module instead of a file")
     add("program", nargs="?", metavar="PROGRAM", help="Python file or executable of the training")
@@ -98,7 +112,8 @@ def parse(argv, program="python -m launch.local"):
     )
     try:
         command = [*_program(options.program, options.module), *after]
-        if options.first_port and options.first_port + options.workers - 1 > 65535:
+        last = options.workers + bool(options.data_service) - 1
+        if options.first_port and options.first_port + last > 65535:
             raise ValueError(f"--first_port={options.first_port} leaves no room below port 65536")
         if options.log_dir and not options.dry_run:
             Path(options.log_dir).mkdir(parents=True, exist_ok=True)
@@ -111,6 +126,7 @@ def parse(argv, program="python -m launch.local"):
         options.start_timeout,
         options.show,
         options.log_dir,
+        options.data_service,
     )
     return job, options
 
@@ -150,7 +166,7 @@ def _program(program, module):
 
 
 def _dry_run(job, environ, first_port):
-    with reserve_ports(job.workers, first_port) as reservation:
+    with reserve_ports(job.num_ports, first_port) as reservation:
         planned, summary = commands(job, reservation.ports, environ)
     print(f"# {summary}; {'' if first_port else 'other ports may be chosen when it starts'}")
     for command in planned:
@@ -171,12 +187,12 @@ def main(argv=None, program="python -m launch.local"):
         if options.dry_run:
             _dry_run(job, environ, options.first_port)
             return 0
-        with reserve_ports(job.workers, options.first_port) as reservation:
+        with reserve_ports(job.num_ports, options.first_port) as reservation:
             planned, summary = commands(job, reservation.ports, environ)
             if environ.get("TF_CONFIG", "").strip() not in ("", "{}"):
                 _notify("the TF_CONFIG of your environment is replaced for the workers")
             ports = ", ".join(map(str, reservation.ports))
-            _notify(f"{summary}, ports {ports}" if job.workers > 1 else summary)
+            _notify(f"{summary}, ports {ports}" if job.num_ports > 1 else summary)
             if hasattr(sys.stdout, "reconfigure"):
                 sys.stdout.reconfigure(errors="replace")
             result = run_group(planned, notify=_notify, grace_seconds=options.grace)

@@ -5,10 +5,12 @@ import os
 from pathlib import Path
 
 from tfscale.cluster import ClusterConfig
+from tfscale.cores import LOCAL_WORKERS, available_cores
 from tfscale.processes import Command
 from tfscale.rendezvous.proxies import exempt
 
-from .machine import available_cores, visible_gpus
+from . import data_service
+from .gpus import visible_gpus
 
 _HOST = "127.0.0.1"
 _LOOPBACK = ("localhost", _HOST, "::1")
@@ -26,6 +28,7 @@ class LocalJob:
             the program's own choice.
         show: ``"all"`` or ``"leader"``. Defaults to ``"all"``.
         log_dir: folder for one log file a worker. Defaults to none.
+        data_workers: `int`, processes of a data service. Defaults to 0: none.
     """
 
     program: list
@@ -34,14 +37,23 @@ class LocalJob:
     start_timeout: float | None = None
     show: str = "all"
     log_dir: str | None = None
+    data_workers: int = 0
+
+    @property
+    def num_ports(self):
+        return self.workers + bool(self.data_workers)
 
 
 def commands(job, ports, environ):
-    """The `Command` of each worker of `job`, and a line for people about what it will use."""
+    """The `Command` of each worker of `job`, and a line for people about what it will use.
+
+    With a data service its `Command` is the last one, and so is its port.
+    """
     gpus = visible_gpus(environ)
     devices = job.devices_per_worker or max(1, len(gpus) // job.workers)
     needed = job.workers * devices
-    cores = max(1, available_cores() // job.workers)
+    processes = job.workers + job.data_workers
+    cores = max(1, available_cores() // processes)
     uses = f"{cores} core{'s' if cores > 1 else ''} each"
     if gpus:
         few = len(gpus) < needed
@@ -50,7 +62,7 @@ def commands(job, ports, environ):
             if few
             else f", {devices} of {len(gpus)} GPUs each"
         )
-    workers = tuple(f"{_HOST}:{port}" for port in ports)
+    workers = tuple(f"{_HOST}:{port}" for port in ports[: job.workers])
     result = []
     for index in range(job.workers):
         env = dict(environ)
@@ -60,6 +72,10 @@ def commands(job, ports, environ):
         env["TFSCALE_DEVICES_PER_WORKER"] = str(devices)
         if job.start_timeout:
             env["TFSCALE_START_TIMEOUT"] = f"{job.start_timeout:g}"
+        # The input pipeline divides the cores by it; 1 set by who pins workers to cores wins.
+        env.setdefault(LOCAL_WORKERS, str(processes))
+        if job.data_workers:
+            env[data_service.VARIABLE] = data_service.address(ports[-1])
         for name, value in _threads(cores, devices).items():
             env.setdefault(name, value)
         env.setdefault("PYTHONUNBUFFERED", "1")
@@ -83,6 +99,12 @@ def commands(job, ports, environ):
                 log_file=str(Path(job.log_dir) / f"worker-{index}.log") if job.log_dir else None,
             )
         )
+    if job.data_workers:
+        shown = job.show == "all"
+        result.append(
+            data_service.command(job.data_workers, ports[-1], cores, environ, job.log_dir, shown)
+        )
+        uses += f"; data service of {job.data_workers} x {cores}"
     plural = f"{job.workers} worker{'s' if job.workers > 1 else ''}"
     return result, f"{plural} x {devices} device{'s' if devices > 1 else ''}, {uses}"
 

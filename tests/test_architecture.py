@@ -19,6 +19,7 @@ ARROWS = {
     "tf_config": {"addresses"},
     "cluster": {"tf_config"},
     "topology": set(),
+    "cores": set(),
     "rendezvous": {"addresses"},
     "preflight": {"addresses", "cluster", "rendezvous"},
     "process_group": set(),
@@ -95,6 +96,7 @@ ARROWS = {
 }
 LAUNCH_USES = {
     "cluster",
+    "cores",
     "preflight",
     "processes",
     "rendezvous.ports",
@@ -107,6 +109,7 @@ BOTTOM = (
     "cluster",
     "config",
     "config_types",
+    "cores",
     "distribute.merging",
     "preflight",
     "process_group.commands",

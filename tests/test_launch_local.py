@@ -12,14 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from launch import cli, local, local_job, machine
+from launch import cli, gpus, local, local_job
 from tfscale.cluster import ClusterConfig
+from tfscale.cores import available_cores
 from tfscale.rendezvous.ports import reserve_ports
 
 ROOT = Path(__file__).parent.parent
 SHOW_ENVIRONMENT = """
 import json, os, sys
-keys = "TF_CONFIG TFSCALE_DEVICES_PER_WORKER TFSCALE_START_TIMEOUT OMP_NUM_THREADS no_proxy " \
+keys = "TF_CONFIG TFSCALE_DEVICES_PER_WORKER TFSCALE_START_TIMEOUT TFSCALE_LOCAL_WORKERS " \
+       "OMP_NUM_THREADS no_proxy " \
        "TF_NUM_INTRAOP_THREADS TF_NUM_INTEROP_THREADS PYTHONUNBUFFERED PYTHONPATH NO_PROXY"
 print(json.dumps({key: os.environ.get(key) for key in keys.split()} | {"argv": sys.argv[1:]}))
 """
@@ -72,11 +74,12 @@ def test_environment_of_each_worker(program):
     workers = environments(done, 3)
     configs = [ClusterConfig.from_json(values["TF_CONFIG"]) for values in workers]
     assert len({config.workers for config in configs}) == 1 and len(set(configs[0].workers)) == 3
-    cores = max(1, machine.available_cores() // 3)
+    cores = max(1, available_cores() // 3)
     for values in workers:
         assert values["argv"] == ["a b", "-x"]
         assert values["TFSCALE_DEVICES_PER_WORKER"] == "2"
         assert values["TFSCALE_START_TIMEOUT"] == "7"
+        assert values["TFSCALE_LOCAL_WORKERS"] == "3"
         assert values["OMP_NUM_THREADS"] == values["TF_NUM_INTRAOP_THREADS"] == str(cores)
         assert int(values["TF_NUM_INTEROP_THREADS"]) == max(cores, 3)
         assert values["no_proxy"] == values["NO_PROXY"] == "localhost,127.0.0.1,::1"
@@ -87,12 +90,14 @@ def test_environment_of_each_worker(program):
 
 def test_what_the_user_has_set_wins(program):
     env = {"OMP_NUM_THREADS": "5", "no_proxy": "corp", "TFSCALE_DEVICES_PER_WORKER": "4"}
+    env["TFSCALE_LOCAL_WORKERS"] = "1"
     done = launch("--workers=2", program(SHOW_ENVIRONMENT), env=env)
     for values in environments(done, 2):
         assert values["OMP_NUM_THREADS"] == "5"
         assert values["no_proxy"] == "corp,localhost,127.0.0.1,::1"
         assert values["TFSCALE_DEVICES_PER_WORKER"] == "4"
         assert values["TFSCALE_START_TIMEOUT"] is None
+        assert values["TFSCALE_LOCAL_WORKERS"] == "1"
     done = launch(
         "--devices_per_worker=1", program(SHOW_ENVIRONMENT), env=env | {"TF_CONFIG": '{"x": 1}'}
     )
@@ -371,20 +376,6 @@ def test_gpus_are_divided_where_there_are_enough(monkeypatch, tmp_path):
     assert planned[0].env["CUDA_VISIBLE_DEVICES"] == "-1"
     for name in ("nvidia0", "nvidia10", "nvidia2", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    assert machine.visible_gpus({}, tmp_path) == ["0", "2", "10"]
-    assert machine.visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == []
-    assert machine.visible_gpus({"CUDA_VISIBLE_DEVICES": "3,-1,4"}, tmp_path) == ["3"]
-
-
-def test_cores_respect_a_container_limit(monkeypatch, tmp_path):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)), raising=False)
-    for text, cores in [("200000 100000", 2), ("150000 100000", 2), ("max 100000", 64), ("", 64)]:
-        (tmp_path / "cpu.max").write_text(text)
-        monkeypatch.setattr(machine, "_CGROUP_V2", tmp_path / "cpu.max")
-        assert machine.available_cores() == cores
-    monkeypatch.setattr(machine, "_CGROUP_V2", tmp_path / "missing")
-    monkeypatch.setattr(machine, "_CGROUP_V1", tmp_path)
-    (tmp_path / "cpu.cfs_period_us").write_text("100000")
-    for text, cores in [("300000", 3), ("-1", 64)]:
-        (tmp_path / "cpu.cfs_quota_us").write_text(text)
-        assert machine.available_cores() == cores
+    assert gpus.visible_gpus({}, tmp_path) == ["0", "2", "10"]
+    assert gpus.visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == []
+    assert gpus.visible_gpus({"CUDA_VISIBLE_DEVICES": "3,-1,4"}, tmp_path) == ["3"]

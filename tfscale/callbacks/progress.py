@@ -48,13 +48,15 @@ class Progress(StepCallback):
         self._interval = 0.1 if self._terminal else self._log_interval
         self._width, self._traced, self._trace = 0, False, None
         self._shown = time.monotonic()
+        self._clock = StepClock()
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._epoch, self._done = epoch, None
-        self._clock, self._last = StepClock(), None
+        self._epoch, self._done, self._last = epoch, None, None
+        self._clock.restart()
 
     def on_train_batch_begin(self, batch, logs=None):
         if self._active:
+            self._clock.begin(batch)
             self._began = time.monotonic()
             if not self._traced and self._done is None:
                 self._show("tracing the graph: the first step takes longer than the others", True)
@@ -62,7 +64,7 @@ class Progress(StepCallback):
     def on_train_batch_end(self, batch, logs=None):
         if not self._active:
             return
-        steps = batch + 1 - self._done if self._done is not None else 1
+        self._clock.end(batch)
         self._done = batch + 1
         if self._is_traced_anew():
             again = " again" if self._traced else ""
@@ -71,7 +73,6 @@ class Progress(StepCallback):
             self._show(f"traced{again} in {seconds:.1f} s{self._exchange()}", True)
             self._clock.restart()
             return
-        self._clock.count(steps)
         if time.monotonic() - self._shown >= self._interval:
             # Only here are the logs fetched, which waits for the device.
             metrics = _metrics(logs)

@@ -58,6 +58,7 @@ class TensorBoard(StepCallback):
     def on_train_begin(self, logs=None):
         leader = self.model.distribute_strategy.extended.should_checkpoint
         self._writers = {} if leader else None
+        self._clock = StepClock()
         self._first_iteration = None
         self._since = 0
         self._texts = {}
@@ -69,16 +70,18 @@ class TensorBoard(StepCallback):
         self._traced = self._first_iteration is not None
         if not self._traced:
             self._first_iteration = self._iterations()
-        self._clock, self._done, self._last = StepClock(), None, None
+        self._clock.restart()
+        self._last = None
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self._writers is not None:
+            self._clock.begin(batch)
 
     def on_train_batch_end(self, batch, logs=None):
         if self._writers is None:
             return
-        steps = batch + 1 - self._done if self._done is not None else 1
-        self._done = batch + 1
-        if self._traced:
-            self._clock.count(steps)
-        else:
+        steps = self._clock.end(batch)
+        if not self._traced:
             # The first step traces and compiles; it says nothing about speed.
             self._traced = True
             self._clock.restart()

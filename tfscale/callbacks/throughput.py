@@ -58,24 +58,25 @@ class Throughput(StepCallback):
 
     def on_train_begin(self, logs=None):
         self._to_skip = self._skip_steps
+        self._clock = StepClock()
         self.epochs = []
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._clock, self._done, self._open = StepClock(), None, True
+        self._clock.restart()
+        self._open = True
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self._clock.begin(batch)
 
     def on_train_batch_end(self, batch, logs=None):
-        # Where fit resumes in mid-epoch, the first step has a number above 0.
-        done, before = batch + 1, self._done
-        self._done = done
-        steps = done - before if before is not None else 1
+        steps = self._clock.end(batch)
         if self._to_skip > 0:
             self._to_skip -= steps
             if self._to_skip <= 0:
                 wait_for(logs)
-                self._clock.restart()
+            self._clock.restart()
             return
-        self._clock.count(steps)
-        if done == self.params.get("steps"):
+        if batch + 1 == self.params.get("steps"):
             wait_for(logs)
             self._close()
 
