@@ -87,9 +87,11 @@ def _arguments(argv):
     args.tiers = tiers.parse(args.tiers, "tiers")
     args.local_tiers = tiers.parse(args.local_tiers, "local_tiers")
     args.bytes_per_second = slow_source.parse_rate(args.rate, "--rate")
+    args.latency = slow_source.parse_latency(args.latency, "--latency")
     for flag, least in (("epochs", 2), ("local_epochs", 2), ("image_size", 8), ("batch", 1)):
         if getattr(args, flag) < least:
             raise ValueError(f"--{flag}={getattr(args, flag)}: wanted at least {least}")
+    tiers.check(args)
     return args
 
 

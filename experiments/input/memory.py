@@ -13,9 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from experiments.allreduce.rates import parse_bytes
 from experiments.allreduce.results import check_matplotlib, check_writable
 from experiments.input import fresh_process, memory_report, memory_run, tiers
-from experiments.input.slow_source import parse_rate
 
 _EPILOG = """\
 tiers:
@@ -33,7 +33,7 @@ verdict:
 
 examples:
     python -m experiments.input.memory --data_dir=records --epochs=20 --json=memory.json
-    python -m experiments.input.memory --data_dir=records --tiers=none,memory_half --budget=30MB
+    python -m experiments.input.memory --data_dir=records --tiers=none,memory_half --budget=30mib
 """
 
 
@@ -70,7 +70,7 @@ def _arguments(argv):
     )
     add("--iterators", default="one,new", help="one, new or both (default: %(default)s)")
     add("--epochs", type=int, default=20, help="at least 8 (default: 20)")
-    add("--budget", metavar="BYTES", help="such as 50MB or 1GiB (default: half of the records)")
+    add("--budget", metavar="BYTES", help="such as 50mib (default: half of the records)")
     add("--image_size", type=int, default=224, help="pixels (default: 224)")
     add("--batch", type=int, default=64, help="pictures in a batch (default: 64)")
     add("--cache_dir", metavar="DIR", help="where the disk tiers' folders are made, and removed")
@@ -82,10 +82,14 @@ def _arguments(argv):
     for kind in args.iterators:
         if kind not in ("one", "new"):
             raise ValueError(f"--iterators: {kind!r} is neither 'one' nor 'new'")
-    args.budget = parse_rate(args.budget, "--budget") if args.budget else None
+    try:
+        args.budget = None if args.budget is None else parse_bytes(args.budget)
+    except ValueError as error:
+        raise ValueError(f"--budget: {error}") from None
     for flag, least in (("epochs", 8), ("image_size", 8), ("batch", 1)):
         if getattr(args, flag) < least:
             raise ValueError(f"--{flag}={getattr(args, flag)}: wanted at least {least}")
+    tiers.check(args)
     return args
 
 

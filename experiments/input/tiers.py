@@ -1,5 +1,7 @@
 """The cache tiers that are measured, by their names on the command line."""
 
+import os
+
 from tfscale import data
 
 TIERS = {
@@ -52,6 +54,16 @@ def cache(name, budget, image_size, folder):
         "memory_half": data.Cache(memory=budget),
         "memory_disk": data.Cache(memory=budget, disk="auto", folder=folder),
     }[name]
+
+
+def check(args):
+    """Raises ValueError if a folder that the command was given is none, or no tier is left."""
+    for flag in ("data_dir", "cache_dir"):
+        path = getattr(args, flag)
+        if path is not None and not os.path.isdir(path):
+            raise ValueError(f"--{flag}={path} is no folder; wanted one on this machine")
+    if not (args.tiers or getattr(args, "local_tiers", None)):
+        raise ValueError(f"no tier to measure; wanted some of {', '.join(TIERS)}")
 
 
 def read_once(index):

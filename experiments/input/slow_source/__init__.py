@@ -60,7 +60,7 @@ def register(bytes_per_second=None, latency_seconds=None, shared=None):
     name, rate = _given("bytes_per_second", bytes_per_second, "SLOW_BYTES_PER_SECOND", "none")
     rate = parse_rate(rate, name)
     name, latency = _given("latency_seconds", latency_seconds, "SLOW_LATENCY_SECONDS", "0")
-    latency = _seconds(latency, name)
+    latency = parse_latency(latency, name)
     _, shared = _given("shared", shared, "SLOW_SHARED", "")
     plugin = _plugin()
     if shared:
@@ -122,7 +122,8 @@ def _given(name, value, variable, default):
     return variable, os.environ.get(variable) or default
 
 
-def _seconds(text, name):
+def parse_latency(text, name="latency"):
+    """Returns seconds as a `float`; raises ValueError unless they are in [0, 3600]."""
     try:
         seconds = float(text)
     except (TypeError, ValueError):
