@@ -19,7 +19,7 @@ from tfscale.process_group.commands import describe_exit_code
 from tfscale.rendezvous.ports import port_is_free, reserve_ports
 from tfscale.rendezvous.proxies import exempt
 
-_LOOPBACK = "127.0.0.1"
+_LOOPBACK, _DISPATCHER = "127.0.0.1", "the dispatcher"
 _TICK_SECONDS = 0.2
 _START_SECONDS = 120.0
 _STOP_SECONDS = 5.0
@@ -106,16 +106,12 @@ class Service:
 
     def _start(self, dispatcher, port, workers, host, environ):
         if dispatcher is None:
-            self._processes.append(_Process("the dispatcher", ["dispatcher", str(port)], environ))
-            # A data worker that comes first would try again only after a while.
-            self._await(self._processes)
             dispatcher = join_address(_LOOPBACK, port)
-        new = [
-            _Process(f"data worker {i}", ["worker", dispatcher, host], environ)
-            for i in range(workers)
-        ]
-        self._processes += new
-        self._await(new)
+            self._processes.append(_Process(_DISPATCHER, ["dispatcher", str(port)], environ))
+        for number in range(workers):
+            arguments = ["worker", dispatcher, host]
+            self._processes.append(_Process(f"data worker {number}", arguments, environ))
+        self._await(self._processes)
 
     def _await(self, processes):
         """Waits until each of `processes` has said that it is ready."""
@@ -144,8 +140,8 @@ class Service:
             if end is None:
                 continue
             self._processes.remove(process)
-            workers = [p for p in self._processes if p.name != "the dispatcher"]
-            if process.name == "the dispatcher":
+            workers = [p for p in self._processes if p.name != _DISPATCHER]
+            if process.name == _DISPATCHER:
                 raise RuntimeError(end)
             if not workers:
                 raise RuntimeError(f"{end}, and it was the last data worker")

@@ -6,6 +6,7 @@ import socket
 import time
 
 from tfscale.addresses import join_address, split_address
+from tfscale.rendezvous.proxies import proxy_warning
 
 VARIABLE = "TFSCALE_DATA_SERVICE"
 _FIRST_MENTION, _PAUSE = 5.0, 0.2  # seconds
@@ -62,8 +63,11 @@ def wait_for(address, seconds=60.0):
         seconds: `float`, how long to wait. After 5 s a line says so.
 
     Raises:
-        ConnectionError: if nothing does.
+        ConnectionError: if nothing does, or a proxy is in between.
     """
+    proxy = proxy_warning([split_address(address)[0]], os.environ)
+    if proxy:
+        raise ConnectionError(f"data service at {address}: {proxy}")
     started, mentioned = time.monotonic(), False
     while not answers(address):
         waited = time.monotonic() - started

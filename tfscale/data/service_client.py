@@ -22,7 +22,8 @@ AHEAD = 2  # steps begun in a data worker
 REQUESTS = 2, 16  # elements asked for at a time, fewest and most
 WINDOW = 8, 32  # steps kept while an earlier one is missing, fewest and most
 BYTES = 2 << 30  # that either may take
-REGISTER_SECONDS, MENTION_SECONDS, GIVE_UP_SECONDS = 30.0, 10.0, 300.0
+REGISTER_SECONDS, MENTION_SECONDS = 30.0, 10.0
+GONE_SECONDS, GIVE_UP_SECONDS = 30.0, 300.0  # without the dispatcher, and with it
 _PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 _NEVER = 2**62
 
@@ -47,7 +48,7 @@ def distribute(address, first_step, vectors_of, per_step, probe):
 
     Raises:
         ConnectionError: if no service answers at the address.
-        ValueError: if `vectors_of` uses Python functions.
+        ValueError: if `vectors_of` uses Python functions or tables of this process.
 
     Example:
         ```python
@@ -58,7 +59,7 @@ def distribute(address, first_step, vectors_of, per_step, probe):
     service_address.wait_for(address)
     with tf.device("CPU:0"):
         dataset = _made_by_service(first_step, vectors_of)
-    _refuse_python(dataset)
+    _refuse_local(dataset)
     dataset_id = _register(address, dataset)
     spec = dataset.element_spec
     step_bytes = per_step * sum(s.dtype.size * math.prod(s.shape[1:]) for s in spec[1:])
@@ -104,18 +105,24 @@ def _made_by_service(first_step, vectors_of):
     made = tf.data.Dataset.range(first_step, _NEVER).interleave(
         of_step, cycle_length=AHEAD, num_parallel_calls=AHEAD, deterministic=False
     )
-    return made.prefetch(2).with_options(pipeline.options())
+    return made.with_options(pipeline.options())
 
 
 def _any_length(part):
     return tf.ensure_shape(part, [None, *part.shape[1:]])
 
 
-def _refuse_python(dataset):
+def _refuse_local(dataset):
     """Raises for a dataset that only this process can run: each record would fail silently."""
-    graph = tf.raw_ops.DatasetToGraphV2(
-        input_dataset=tf.data.experimental.to_variant(dataset), external_state_policy=1
-    )
+    try:
+        graph = tf.raw_ops.DatasetToGraphV2(
+            input_dataset=tf.data.experimental.to_variant(dataset), external_state_policy=1
+        )
+    except tf.errors.FailedPreconditionError as error:
+        raise ValueError(
+            "the pictures are made from something in this process's memory, which a data service "
+            f"cannot have: use no cache with it ({error.message})"
+        ) from None
     graph = tf.compat.v1.GraphDef.FromString(graph.numpy())
     functions = {f.signature.name: f.node_def for f in graph.library.function}
     for name, nodes in {"the dataset": graph.node, **functions}.items():
@@ -124,7 +131,7 @@ def _refuse_python(dataset):
                 raise ValueError(
                     f"a data service cannot run Python, and the pictures need it ({node.op} "
                     f"{node.name!r} in {name}): use TensorFlow ops only in augment, no "
-                    'tf.py_function or tf.numpy_function, and no cache="disk"'
+                    "tf.py_function or tf.numpy_function, and no cache"
                 )
 
 
@@ -230,7 +237,8 @@ class _Ordered:
     def _here(self, step):
         """Makes the vectors of a step in this process."""
         with tf.device("CPU:0"):
-            return list(self._vectors_of(tf.constant(step, tf.int64)))
+            vectors = self._vectors_of(tf.constant(step, tf.int64))
+            return list(vectors.with_options(pipeline.options()))
 
     def _nothing(self, step):
         """All records of the step are bad: what is good in place of the first, or POISON.
@@ -258,19 +266,18 @@ class _Ordered:
             return item
 
     def _mention_silence(self, seconds):
-        if not service_address.answers(self._address):
-            text = "it does not answer any more: was it stopped?"
-        else:
-            text = (
-                "it answers, but no data worker sends anything: they may be gone (add one: "
-                f"python -m tfscale.data.service --dispatcher={self._address}), or very slow"
-            )
+        there = service_address.answers(self._address)
+        reason = (
+            "it answers, but no data worker sends anything: they may be gone (add one: python -m "
+            f"tfscale.data.service --dispatcher={self._address}), or very slow"
+            if there
+            else "it does not answer any more: was it stopped?"
+        )
         text = (
             f"the data service at {self._address} has sent nothing for {seconds:.0f} s, "
-            f"step {self._step} waits for it; {text}"
+            f"step {self._step} waits for it; {reason}"
         )
-        gone = "does not answer" in text and seconds >= 3 * MENTION_SECONDS
-        if gone or seconds >= GIVE_UP_SECONDS:
+        if seconds >= (GIVE_UP_SECONDS if there else GONE_SECONDS):
             raise ConnectionError(text)
         logger.warning("%s", text)
 

@@ -9,7 +9,7 @@ import sys
 
 import tensorflow as tf
 
-from tfscale.data import native
+from tfscale.data import native, service_address
 from tfscale.distribute._tf_private import data_service
 
 _HEARTBEAT_MS = 2_000
@@ -27,6 +27,7 @@ def main(role, address, host=""):
         server = data_service.dispatch_server(int(address))
     else:
         native.available()  # loads the ops, which the datasets of a trainer may hold
+        service_address.wait_for(address)  # it may have been started together with this one
         service = tf.data.experimental.service
         server = service.WorkerServer(
             service.WorkerConfig(
