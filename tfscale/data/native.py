@@ -45,7 +45,8 @@ def read_records(paths, files, offsets, lengths):
     """Reads records at their places, their checksums verified.
 
     It raises for none of them: a row whose file is not there, whose frame is short or of another
-    length, or whose checksum fails, is "". `reading.diagnose` says why.
+    length, or whose checksum fails, is "". `reading.diagnose` says why. To TensorFlow it is, like
+    `tf.io.read_file`, a pure function: in a graph, of constants alone, it is computed once.
 
     Args:
         paths: string tensor [files]: local paths.

@@ -1,6 +1,5 @@
 #include "resize.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -140,7 +139,7 @@ void resizer_begin(resizer *r, int source_height, int source_width, bool flip, u
     float weight;
     int at = flip ? r->width - 1 - x : x;
     r->left[at] = 3 * tap(x, r->width, source_width, &weight);
-    int right = (int)lrintf(weight * WEIGHT_ONE);
+    int right = (int)(weight * WEIGHT_ONE + 0.5f);
     r->weights[2 * at] = (int16_t)(WEIGHT_ONE - right);
     r->weights[2 * at + 1] = (int16_t)right;
   }
@@ -158,8 +157,8 @@ void resizer_push(resizer *r, int row, const uint8_t *pixels) {
     int upper = tap(r->y, r->height, r->source_height, &weight);
     int lower = weight > 0 ? upper + 1 : upper;
     if (lower > row) return;
-    long rounded = lrintf(weight * 32768);
-    int mix = rounded > 32767 ? 32767 : (int)rounded;
+    int mix = (int)(weight * 32768 + 0.5f);
+    if (mix > INT16_MAX) mix = INT16_MAX;
     uint8_t *out = r->out + 3 * (size_t)r->width * (size_t)r->y;
     (r->simd ? down_avx2 : down)(r->rows[upper & 1], r->rows[lower & 1], mix, r->width, out);
   }
