@@ -63,7 +63,12 @@ def frames(path):
     from tfscale.data import scan
 
     lengths = [length for length, _ in scan.scan_file(str(path))]
-    return [int(offset) for offset in index_lib.Shard(path.name, 0, tuple(lengths)).offsets]
+    return [
+        int(offset)
+        for offset in index_lib.Shard(
+            path.name, 0, tuple(lengths), (0,) * len(lengths), (0,) * len(lengths)
+        ).offsets
+    ]
 
 
 def context(worker=0, workers=1, replicas=None):

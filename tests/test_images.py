@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests import record_files
 from tests.record_files import context, take
-from tfscale.data import clock, images, index, order, pipeline, records
+from tfscale.data import clock, images, index, order, records, repair, rows
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_bad_pictures_are_replaced_counted_and_named(folder, tmp_path, caplog):
         same = ~np.isin(right, list(BAD))
         np.testing.assert_array_equal(ids[same], right[same])
         np.testing.assert_array_equal(image[same], wanted[same])
-    assert all(REASONS[n] in pipeline.skipped_records()["train", n] for n in REASONS)
+    assert all(REASONS[n] in repair.skipped_records()["train", n] for n in REASONS)
 
 
 def test_only_bad_records_end_with_a_message_not_in_a_search(tmp_path):
@@ -226,16 +226,18 @@ def test_record_without_the_fields_says_which_it_has(tmp_path):
 
 def test_the_limit_of_bad_records_is_a_share_of_each_workers_own(tmp_path):
     index_of = index.RecordIndex(
-        str(tmp_path), "train", (index.Shard("x", 0, (1,) * 4000),), {0: 1}
+        str(tmp_path),
+        "train",
+        (index.Shard("x", 0, (1,) * 4000, (1,) * 4000, (1,) * 4000),),
+        {0: 1},
     )
     limits = []
     for workers in (1, 2, 4):
-        shards, _ = order.logical_shards(4000, 8, 4)
         contract = records.DataContract(
-            index_of, order.Order(4000, 8, shards), 8, 4, workers, num_classes=1
+            index_of, order.Order(4000, 8, 8), 8, 4, workers, num_classes=1
         )
-        rows = pipeline.Rows(contract, 0, *index_of.locations()[:2])
-        limits.append(pipeline.Repair(rows, None, "skip", 0.1, (8, 8), 0).limit)
+        held = rows.Rows(contract, 0, window_of=None, flip_of=None)
+        limits.append(repair.Repair(held, None, "skip", 0.1).limit)
     assert limits == [400, 200, 100]
 
 
@@ -317,7 +319,7 @@ def test_each_argument_is_checked_before_any_file_is_read():
         "num_classes": [(0, "at least 1"), (2.0, "no integer")],
         "label_offset": [(0.5, "no integer")],
         "max_bad_share": [(2, r"outside \[0, 1\]"), (-0.1, r"outside"), ("1", "no number")],
-        "num_parallel_calls": [(0, "at least 1"), (1.5, "no integer")],
+        "threads": [(0, "at least 1"), (1.5, "no integer")],
         "on_error": [("ignore", "none of 'raise', 'skip'")],
         "cache": [("ram", "none of None, 'memory', 'disk', 'decoded'")],
     }  # fmt: skip
@@ -348,7 +350,7 @@ def test_each_argument_is_checked_before_any_file_is_read():
 
 
 def test_threads_are_bounded_on_request(folder):
-    dataset = train(folder, num_parallel_calls=1)
+    dataset = train(folder, threads=1)
     assert dataset.options().threading.private_threadpool_size == 1
     assert len(take(dataset, 2)) == 2
 

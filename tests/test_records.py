@@ -2,8 +2,10 @@
 
 import dataclasses
 import gzip
+import itertools
 import json
 import logging
+import math
 
 import numpy as np
 import pytest
@@ -13,42 +15,89 @@ from tests import record_files
 from tfscale.data import index, order, records, scan
 
 
-def plain_order(num_records, batch, shards, seed, epochs):
+def plain_hash(*words):
+    """The hash said again, in Python's integers."""
+    state, mask = 0, 2**64 - 1
+    for word in words:
+        state = ((state ^ (word & mask)) + 0x9E3779B97F4A7C15) & mask
+        state = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) & mask
+        state = ((state ^ state >> 27) * 0x94D049BB133111EB) & mask
+        state ^= state >> 31
+    return state
+
+
+def plain_place(place, count, *key):
+    """The permutation said again, one place at a time."""
+    base = max(8, math.isqrt(count - 1) + 1)
+    state = plain_hash(*key)
+    while True:
+        high, low = divmod(place, base)
+        for number in range(8):
+            high, low = low, (high + (plain_hash(state, number, low) >> 1) % base) % base
+        place = high * base + low
+        if place < count:
+            return place
+
+
+def plain_order(num_records, batch, streams, seed, epochs):
     """The order said again, slowly: deal the records, then cut the streams."""
-    per_shard, floating = divmod(num_records, shards)
-    streams = [[] for _ in range(shards)]
+    per_stream, floating = divmod(num_records, streams)
+    drawn = [[] for _ in range(streams)]
     for epoch in range(epochs):
-        members = [[shard + shards * i for i in range(per_shard)] for shard in range(shards)]
+        members = [[stream + streams * i for i in range(per_stream)] for stream in range(streams)]
         for number in range(floating):
-            members[(epoch * floating + number) % shards].append(per_shard * shards + number)
-        for shard, own in enumerate(members):
-            keys = [int(order.mix64(seed, 1, epoch, shard, place)[0]) for place in range(len(own))]
-            streams[shard] += [(own[i], epoch) for i in np.argsort(keys)]
-    rows = batch // shards
-    steps = min(len(stream) for stream in streams) // rows
+            members[(epoch * floating + number) % streams].append(per_stream * streams + number)
+        for stream, own in enumerate(members):
+            places = [plain_place(i, len(own), seed, 1, epoch, stream) for i in range(len(own))]
+            drawn[stream] += [(own[place], epoch) for place in places]
+    rows = batch // streams
+    steps = min(len(stream) for stream in drawn) // rows
     return [
-        [row for stream in streams for row in stream[step * rows : (step + 1) * rows]]
+        [row for stream in drawn for row in stream[step * rows : (step + 1) * rows]]
         for step in range(steps)
     ]
 
 
-@pytest.mark.parametrize("size, batch, shards", [(10, 4, 2), (17, 4, 4), (3, 2, 2), (101, 12, 6)])
-def test_order_equals_the_plain_one(size, batch, shards):
-    fast = order.Order(size, batch, shards, seed=5)
-    for step, rows in enumerate(plain_order(size, batch, shards, 5, epochs=5)):
+@pytest.mark.parametrize("size, batch, streams", [(10, 4, 2), (17, 4, 4), (3, 2, 2), (101, 12, 6)])
+def test_order_equals_the_plain_one(size, batch, streams):
+    fast = order.Order(size, batch, streams, seed=-5)
+    for step, rows in enumerate(plain_order(size, batch, streams, -5, epochs=4)):
         found, epochs = fast.batch(step)
-        assert list(zip(found.tolist(), epochs.tolist(), strict=True)) == rows
+        assert list(zip(found.numpy().tolist(), epochs.numpy().tolist(), strict=True)) == rows
 
 
-@pytest.mark.parametrize(
-    "size, batch, replicas", [(10, 4, 2), (17, 16, 4), (3, 2, 2), (1003, 64, 8)]
-)
-def test_every_record_once_an_epoch_and_epochs_differ(size, batch, replicas):
-    shards, _ = order.logical_shards(size, batch, replicas)
-    stream = order.Order(size, batch, shards, seed=1)
+@pytest.mark.parametrize("count", [1, 2, 5, 97, 1000])
+def test_permutation_takes_every_place_once_and_its_key_matters(count):
+    places, counts = tf.range(count, dtype=tf.int64), tf.fill([count], count)
+    one, other = (order.permute(places, counts, 3, key).numpy() for key in (1, 2))
+    assert sorted(one) == sorted(other) == list(range(count))
+    assert count < 5 or (one != other).any()
+
+
+@pytest.mark.parametrize("count, keys, share", [(5, 12000, 1 / 120), (60, 3000, 1 / 60)])
+def test_permutations_are_uniform(count, keys, share):
+    """Of five, each of the 120 permutations; of sixty, each neighbour's distance."""
+    places = tf.tile(tf.range(count, dtype=tf.int64), [keys])
+    key = tf.repeat(tf.range(keys, dtype=tf.int64), count)
+    drawn = order.permute(places, tf.fill([count * keys], count), 0, key).numpy()
+    drawn = drawn.reshape(keys, count)
+    if count == 5:
+        kinds = np.unique(drawn, axis=0, return_counts=True)[1]
+        assert len(kinds) == 120
+    else:
+        kinds = np.bincount((drawn[:, 1] - drawn[:, 0]) % count)[1:]
+        share = 1 / (count - 1)
+    expected = keys * share
+    chi_squared = ((kinds - expected) ** 2 / expected).sum()
+    assert chi_squared < len(kinds) + 4 * np.sqrt(2 * len(kinds))
+
+
+@pytest.mark.parametrize("size, batch", [(10, 4), (17, 16), (3, 2), (1003, 64)])
+def test_every_record_once_an_epoch_and_epochs_differ(size, batch):
+    stream = order.Order(size, batch, order.logical_streams(size, batch), seed=1)
     epochs = {}
     for step in range(4 * size // batch + 4):
-        for record, epoch in zip(*stream.batch(step), strict=True):
+        for record, epoch in zip(*(part.numpy() for part in stream.batch(step)), strict=True):
             epochs.setdefault(int(epoch), []).append(int(record))
     for epoch in range(3):
         assert sorted(epochs[epoch]) == list(range(size))
@@ -61,34 +110,47 @@ def test_dropped_remainder_is_another_one_each_epoch():
     seen = []
     for epoch in range(12):
         batches = [stream.batch(2 * epoch + step) for step in range(2)]
-        assert all((epochs == epoch).all() for _, epochs in batches)
+        assert all((epochs.numpy() == epoch).all() for _, epochs in batches)
         drawn = np.concatenate([found for found, _ in batches])
         assert len(set(drawn)) == 8
         seen.append(frozenset(drawn))
     assert len(set(seen)) > 3
 
 
-def test_order_does_not_depend_on_replicas_and_workers_get_disjoint_rows():
-    shards = {order.logical_shards(1000, 64, replicas) for replicas in (1, 2, 4, 8, 16)}
-    assert shards == {(16, True)}
-    assert order.logical_shards(3, 2, 2) == (2, False)
-    stream = order.Order(1000, 64, 16)
-    parts = [stream.batch(3, first, first + 4)[0] for first in range(0, 16, 4)]
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 6])
+def test_workers_take_the_rows_of_one_order_and_own_records(workers):
+    streams = order.logical_streams(1000, 24)
+    assert streams == 24
+    stream = order.Order(1000, 24, streams)
+    cuts = range(0, 25, 24 // workers)
+    parts = [stream.batch(3, a, b)[0] for a, b in itertools.pairwise(cuts)]
     np.testing.assert_array_equal(np.concatenate(parts), stream.batch(3)[0])
     # What a worker reads outside the floating records is its own for ever.
-    for worker in range(4):
-        owned = set(stream.owned(4 * worker, 4 * worker + 4))
-        for step in range(60):
-            assert set(stream.batch(step, 4 * worker, 4 * worker + 4)[0]) <= owned
+    for first, last in itertools.pairwise(cuts):
+        owned = set(stream.owned(first, last))
+        assert len(owned) <= 1000 // workers + 1000 % 24
+        for step in range(0, 90, 7):
+            assert set(stream.batch(step, first, last)[0].numpy()) <= owned
+
+
+def test_rows_that_cut_a_stream_in_two_own_all_of_it():
+    stream = order.Order(40, 12, 4)
+    parts = [set(stream.owned(first, first + 4)) for first in (0, 4, 8)]
+    assert parts[0] == set(range(0, 40, 4)) | set(range(1, 40, 4))
+    assert set.union(*parts) == set(range(40))
+    for step in range(12):
+        for first, owned in zip((0, 4, 8), parts, strict=True):
+            assert set(stream.batch(step, first, first + 4)[0].numpy()) <= owned
 
 
 GOLDEN_HASH = ["0xb8b4c2977eabce45", "0x3d41bf495cd3075f"]
-GOLDEN_BATCH = [8, 6, 9, 3]
+GOLDEN_BATCH = [6, 8, 1, 5]
 
 
 def test_hash_is_fixed_for_ever():
-    assert [hex(int(x)) for x in order.mix64(7, [0, 1])] == GOLDEN_HASH
-    assert order.Order(10, 4, 2, seed=7).batch(0)[0].tolist() == GOLDEN_BATCH
+    assert [hex(int(x)) for x in order.mix64(7, [0, 1]).numpy()] == GOLDEN_HASH
+    assert [hex(plain_hash(7, x)) for x in (0, 1)] == GOLDEN_HASH
+    assert order.Order(10, 4, 2, seed=7).batch(0)[0].numpy().tolist() == GOLDEN_BATCH
 
 
 def test_more_rows_than_records_is_refused_with_the_arithmetic():
@@ -261,7 +323,7 @@ def test_contract_says_who_reads_what(tmp_path):
     assert "3 records" in text and "train-00000-of-00001.tfrecord" in text
     assert "worker 0 of 2 reads 1 of 3 records" in text and "1 that take turns" in text
     assert "1 steps an epoch" in text and "1 records carried into the next epoch" in text
-    assert "another number of replicas sees another order" in text
+    assert "the same on any number of replicas" in text
     assert json.loads(json.dumps(contract.fingerprint())) == contract.fingerprint()
     other = records.describe(tmp_path, "train", 2, num_replicas=2, num_workers=2, seed=1)
     assert other.fingerprint() != contract.fingerprint()

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfscale._keras import check_model, keras
-from tfscale.data import jpeg
+from tfscale.data import crops, jpeg
 
 _SAVED_MODEL = {
     "assets", "assets.extra", "fingerprint.pb", "keras_metadata.pb", "saved_model.pb", "variables",
@@ -146,7 +146,7 @@ class _Served(tf.Module):
 
     def _prepare(self, encoded):
         image = jpeg.decode_and_crop(
-            encoded, lambda shape: jpeg.centre_crop(shape, self._size, self._crop_fraction)
+            encoded, lambda shape: crops.centre_crop(shape, self._size, self._crop_fraction)
         )
         return jpeg.resize(image, self._size)
 

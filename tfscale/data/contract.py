@@ -19,7 +19,6 @@ class DataContract:
         num_replicas, num_workers: `int`.
         num_classes: `int`.
         label_offset: `int`, subtracted from the labels in the files.
-        invariant: `bool`, whether the order is the same for one replica.
     """
 
     index: index_lib.RecordIndex
@@ -29,7 +28,6 @@ class DataContract:
     num_workers: int
     num_classes: int
     label_offset: int = 0
-    invariant: bool = True
 
     @property
     def split(self):
@@ -50,9 +48,9 @@ class DataContract:
             return -(-self.num_records // self.global_batch_size)
         return self.order.steps_per_epoch
 
-    def streams(self, worker):
-        """Returns `(first, last)`, the order's streams that a worker reads."""
-        share = self.order.shards // self.num_workers
+    def rows(self, worker):
+        """Returns `(first, last)`, the rows of every global batch that are a worker's."""
+        share = self.global_batch_size // self.num_workers
         return worker * share, (worker + 1) * share
 
     def owned(self, worker):
@@ -61,7 +59,7 @@ class DataContract:
         In evaluation see `evaluation_bounds`.
         """
         if self.order is not None:
-            return self.order.owned(*self.streams(worker))
+            return self.order.owned(*self.rows(worker))
         records = np.arange(self.num_records)
         batches = np.searchsorted(self.evaluation_bounds(), records, side="right") - 1
         replicas = batches % self.num_replicas
@@ -106,20 +104,14 @@ class DataContract:
         }[self.order.remainder]
         fate = fate if left else "none left over"
         text.append(f"  {self.steps_per_epoch} steps an epoch, {steps}; {fate}")
-        share = self.order.shards // self.num_workers
-        own, floating = self.order.per_shard * share, records % self.order.shards
+        first, last = self.order.streams_of(*self.rows(worker))
+        own, floating = self.order.per_stream * (last - first), records % self.order.streams
         shared = f", and {floating} that take turns between the workers" if floating else ""
         text.append(
             f"  worker {worker} of {self.num_workers} reads {own} of {records} records, by record"
             f"{shared if self.num_workers > 1 else ''}"
         )
-        if not self.invariant:
-            text.append(
-                f"  order: {self.order.shards} streams, because {self.num_replicas} replicas need "
-                "a multiple of them: another number of replicas sees another order"
-            )
-        else:
-            text.append(f"  order: seed {self.order.seed}, the same on any number of replicas")
+        text.append(f"  order: seed {self.order.seed}, the same on any number of replicas")
         return text
 
     def fingerprint(self):
@@ -133,7 +125,7 @@ class DataContract:
             "label_offset": self.label_offset,
             "global_batch_size": self.global_batch_size,
             "order": order
-            and {"seed": order.seed, "streams": order.shards, "remainder": order.remainder},
+            and {"seed": order.seed, "streams": order.streams, "remainder": order.remainder},
         }
 
 

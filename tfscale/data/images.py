@@ -4,11 +4,12 @@ import logging
 
 import tensorflow as tf
 
-from tfscale.data import arguments, clock, jpeg, pipeline, records
+from tfscale.data import arguments, clock, crops, decoding, pipeline, records, repair
 from tfscale.data import cache as cache_lib
+from tfscale.data import rows as rows_lib
 
 logger = logging.getLogger("tfscale")
-skipped_records = pipeline.skipped_records
+skipped_records = repair.skipped_records
 
 
 def train_dataset(
@@ -28,9 +29,10 @@ def train_dataset(
     area_range=(0.08, 1.0),
     aspect_range=(3 / 4, 4 / 3),
     flip=True,
-    cache_dir=None,
+    scaled_decode=False,
+    augment=None,
     max_bad_share=0.01,
-    num_parallel_calls=None,
+    threads=None,
     include_record_ids=False,
 ):
     """Returns an endless dataset of augmented pictures.
@@ -48,7 +50,8 @@ def train_dataset(
             batches.
         seed: `int`. Defaults to 0.
         cache: None, "memory" or "disk" (files' bytes), "decoded" (pictures in memory, short side
-            at most ``image_size / 0.875``). Never the order, never an augmentation.
+            at most ``image_size / 0.875``), or a `cache.Cache`. Never the order, never an
+            augmentation.
         initial_step: `int`, the step of training to start at. Defaults to 0.
         on_error: "raise": a bad record stops the job and is named; "skip": the next good record
             of its stream takes its place; it is named and counted (`skipped_records`).
@@ -56,13 +59,18 @@ def train_dataset(
         num_classes: `int`, outputs of the model, to check labels by. None: from the index.
         label_offset: `int`, subtracted from the labels in the files. Defaults to 0.
         remainder: "carry" or "drop": what is left of an epoch after the last whole batch.
-        area_range, aspect_range: see `jpeg.sample_crop`.
+        area_range, aspect_range: see `crops.sample_crop`.
         flip: `bool`, whether to mirror every other picture. Defaults to True.
-        cache_dir: `str`, folder of the disk cache; None for one under the temporary folder.
+        scaled_decode: `bool`, whether JPEGs are decoded at half, a quarter or an eighth of their
+            scale where the window is that much larger than `image_size`: faster for small
+            sizes, with other pixels. Defaults to False. See `jpeg.decode_and_crop`.
+        augment: function of (image uint8 [height, width, 3], key int64) to such an image, for
+            what is to be done besides crop and flip; equal keys must give equal images. See
+            `augment.rand_augment`.
         max_bad_share: share of its records that a worker may skip, so that the limit is the
             same on any number of workers. Defaults to 0.01 (ten are always allowed).
-        num_parallel_calls: `int`, pictures decoded at a time, and threads of the pipeline; None:
-            as many as this process has cores.
+        threads: `int`, pictures decoded at a time, and threads of the pipeline; None: as many as
+            this process has cores.
         include_record_ids: `bool`: elements are (image, label, record number), to look at.
 
     Returns:
@@ -90,17 +98,20 @@ def train_dataset(
     seed = arguments.integer("seed", seed, *arguments.INT64)
     initial_step = arguments.integer("initial_step", initial_step, 0)
 
-    def window_of(shape, key):
-        return jpeg.sample_crop(shape, tf.stack([key, 0]), area_range, aspect_range)
+    if augment is not None and not callable(augment):
+        raise TypeError(f"augment={augment!r} is no function of (image, key)")
 
-    def finish(image, key):
-        image = jpeg.resize(image, height_width)
-        return jpeg.flip(image, tf.stack([key, 1])) if flip else image
+    def window_of(shapes, keys):
+        return crops.sample_crop(shapes, keys, area_range, aspect_range)
+
+    def flip_of(keys):
+        return crops.flips(keys) if flip else tf.zeros_like(keys, tf.bool)
 
     dataset, contract = _batches(
-        data_dir, split, global_batch_size, height_width, input_context, cache, cache_dir,
-        on_error, max_bad_share, num_classes, label_offset, num_parallel_calls, window_of, finish,
-        initial_step=initial_step, order={"seed": seed, "remainder": remainder, "training": True},
+        data_dir, split, global_batch_size, height_width, input_context, cache, on_error,
+        max_bad_share, num_classes, label_offset, threads, window_of, flip_of, scaled_decode,
+        augment, initial_step,
+        order={"seed": seed, "remainder": remainder, "training": True},
     )  # fmt: skip
 
     def elements(image, label, weight, record):
@@ -109,7 +120,7 @@ def train_dataset(
     dataset = dataset.map(elements)
     # An endless dataset that does not say so costs a collective among the workers at each step.
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-    return _finish(dataset, num_parallel_calls)
+    return _finish(dataset, threads)
 
 
 def eval_dataset(
@@ -122,12 +133,11 @@ def eval_dataset(
     split="validation",
     crop_fraction=0.875,
     cache=None,
-    cache_dir=None,
     on_error="raise",
     max_bad_share=0.01,
     num_classes=None,
     label_offset=0,
-    num_parallel_calls=None,
+    threads=None,
     include_record_ids=False,
 ):
     """Returns a finite dataset with every picture exactly once, in the order of the records.
@@ -142,10 +152,10 @@ def eval_dataset(
         pad_remainder: `bool`: batches are all full, and elements are (image, label, weight) with
             weight 0 for padding: for accelerators that need static shapes. Defaults to False.
         split: `str`. Defaults to "validation".
-        crop_fraction: see `jpeg.centre_crop`. Defaults to 0.875.
+        crop_fraction: see `crops.centre_crop`. Defaults to 0.875.
         on_error: "skip" leaves a bad picture out of its batch (or gives it weight 0).
-        cache, cache_dir, max_bad_share, num_classes, label_offset, num_parallel_calls,
-            include_record_ids: see `train_dataset`.
+        cache, max_bad_share, num_classes, label_offset, threads, include_record_ids: see
+            `train_dataset`.
 
     Returns:
         `tf.data.Dataset` of (image, label) or (image, label, weight).
@@ -158,11 +168,11 @@ def eval_dataset(
     height_width = arguments.height_and_width(image_size)
     crop_fraction = arguments.number("crop_fraction", crop_fraction, "(0, 1]")
     dataset, contract = _batches(
-        data_dir, split, global_batch_size, height_width, input_context, cache, cache_dir,
-        on_error, max_bad_share, num_classes, label_offset, num_parallel_calls,
-        window_of=lambda shape, key: jpeg.centre_crop(shape, height_width, crop_fraction),
-        finish=lambda image, key: jpeg.resize(image, height_width),
-        initial_step=0, order={"training": False},
+        data_dir, split, global_batch_size, height_width, input_context, cache, on_error,
+        max_bad_share, num_classes, label_offset, threads,
+        window_of=lambda shapes, keys: crops.centre_crop(shapes, height_width, crop_fraction),
+        flip_of=lambda keys: tf.zeros_like(keys, tf.bool),
+        scaled_decode=False, augment=None, initial_step=0, order={"training": False},
     )  # fmt: skip
 
     def only_examples(image, label, weight, record):
@@ -190,20 +200,20 @@ def eval_dataset(
         )
     batches = contract.steps_per_epoch * contract.num_replicas // contract.num_workers
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches))
-    return _finish(dataset, num_parallel_calls)
+    return _finish(dataset, threads)
 
 
 def _batches(
-    data_dir, split, global_batch_size, image_size, input_context, cache, cache_dir, on_error,
-    max_bad_share, num_classes, label_offset, num_parallel_calls, window_of, finish, initial_step,
+    data_dir, split, global_batch_size, image_size, input_context, cache, on_error, max_bad_share,
+    num_classes, label_offset, threads, window_of, flip_of, scaled_decode, augment, initial_step,
     order,
 ):  # fmt: skip
     """Returns `(dataset, contract)`: batches (image, label, weight, record)."""
     arguments.choice("on_error", on_error, ("raise", "skip"))
-    arguments.choice("cache", cache, cache_lib.KINDS)
     max_bad_share = arguments.number("max_bad_share", max_bad_share, "[0, 1]")
-    if num_parallel_calls is not None:
-        num_parallel_calls = arguments.integer("num_parallel_calls", num_parallel_calls, 1)
+    if threads is not None:
+        threads = arguments.integer("threads", threads, 1)
+    arguments.choice("cache", cache, cache_lib.KINDS)
     context = arguments.input_context(input_context)
     worker = context.input_pipeline_id
     contract = records.describe(
@@ -213,42 +223,20 @@ def _batches(
     )  # fmt: skip
     for line in contract.lines(worker):
         logger.info("%s", line)
-    store, paths, files, offsets = cache_lib.create(cache, image_size, contract, worker, cache_dir)
-    paths = tf.constant(paths)
-
-    def picture(row):
-        record, key = row[pipeline.RECORD], row[pipeline.KEY]
-        image, label = store.cropped(
-            record, paths[row[pipeline.FILE]], row[pipeline.OFFSET],
-            lambda shape: window_of(shape, key),
-        )  # fmt: skip
-        label = tf.ensure_shape(tf.cast(label - contract.label_offset, tf.int32), [])
-        inside = tf.logical_and(label >= 0, label < contract.num_classes)
-        with tf.control_dependencies([tf.debugging.Assert(inside, ["label", label])]):
-            image = tf.ensure_shape(finish(image, key), [*image_size, 3])
-            return image, tf.identity(label), tf.constant(1.0)
-
-    def nothing():
-        return tf.zeros([*image_size, 3], tf.uint8), tf.constant(0), tf.constant(0.0)
-
-    def load(row):
-        return tf.cond(row[pipeline.RECORD] >= 0, lambda: picture(row), nothing)
-
-    rows = pipeline.Rows(contract, worker, files, offsets)
-    repair = pipeline.Repair(rows, load, on_error, max_bad_share, image_size, initial_step)
-    return pipeline.batches(
-        initial_step,
-        None if contract.order is not None else contract.steps_per_epoch,
-        rows,
-        load,
-        repair,
-        contract.global_batch_size // contract.num_replicas,
-        num_parallel_calls or pipeline.usable_cores(),
-    ), contract
+    store = cache_lib.create(cache, image_size, contract, worker)
+    decode = decoding.Decoding(contract, store, image_size, scaled_decode, augment)
+    rows = rows_lib.Rows(contract, worker, window_of, flip_of)
+    mend = repair.Repair(rows, decode.load, on_error, max_bad_share)
+    steps = None if contract.order is not None else contract.steps_per_epoch
+    batch_size = contract.global_batch_size // contract.num_replicas
+    tables = pipeline.tables(initial_step, steps, rows, mend)
+    vectors = decode.pictures(tables, batch_size, threads or pipeline.usable_cores())
+    whole = pipeline.whole_batches(vectors, initial_step * rows.per_step, mend, batch_size)
+    return (whole if steps is None else whole.take(steps * rows.local_replicas)), contract
 
 
-def _finish(dataset, num_parallel_calls):
+def _finish(dataset, threads):
     options = pipeline.options()
-    if num_parallel_calls is not None:
-        options.threading.private_threadpool_size = num_parallel_calls
+    if threads is not None:
+        options.threading.private_threadpool_size = threads
     return clock.timed(dataset.prefetch(2)).with_options(options)

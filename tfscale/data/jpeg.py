@@ -1,8 +1,6 @@
-"""Pure functions on one image: sample a crop, decode it, resize it, flip it.
+"""Pure functions on one image: decode a window of it, resize it, mirror it."""
 
-All random functions are stateless: the same seed gives the same pixels, in any order, on any
-thread.
-"""
+import functools
 
 import tensorflow as tf
 
@@ -63,76 +61,13 @@ def shape_of(encoded):
     return tf.io.extract_jpeg_shape(encoded)[:2]
 
 
-def sample_crop(shape, seed, area_range=(0.08, 1.0), aspect_range=(3 / 4, 4 / 3), attempts=100):
-    """Samples a window by area and aspect ratio.
-
-    ``area ~ U(area_range) * height * width``, ``width / height ~ U(aspect_range)``, the place
-    uniform where it fits; after `attempts` that do not fit, the whole image.
-
-    Args:
-        shape: int32 tensor [2]: height and width of the image in pixels.
-        seed: integer tensor [2].
-        area_range: share of the image's area, in (0, 1]. Defaults to (0.08, 1).
-        aspect_range: width over height. Defaults to (3/4, 4/3).
-        attempts: `int`. Defaults to 100.
-
-    Returns:
-        int32 tensor [4]: top, left, height, width, in pixels.
-
-    Example:
-        >>> sample_crop([100, 200], seed=[1, 2]).shape
-        TensorShape([4])
-
-    Source: Szegedy et al., "Going deeper with convolutions", 2015, section 6.
-    """
-    shape = tf.convert_to_tensor(shape, tf.int32)
-    begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
-        tf.concat([shape, [3]], 0),
-        bounding_boxes=tf.constant([[[0.0, 0.0, 1.0, 1.0]]]),
-        seed=seed,
-        min_object_covered=0.0,
-        aspect_ratio_range=aspect_range,
-        area_range=area_range,
-        max_attempts=attempts,
-        use_image_if_no_bounding_boxes=True,
-    )
-    return tf.concat([begin[:2], size[:2]], 0)
-
-
-def centre_crop(shape, image_size, crop_fraction=0.875):
-    """Returns the window that "resize the short side, then cut the centre" leaves.
-
-    With ``scale = crop_fraction * min(height / image_height, width / image_width)`` the window
-    is ``scale * image_size``, rounded, at least one pixel, in the middle.
-
-    Args:
-        shape: int32 tensor [2]: height and width of the image in pixels.
-        image_size: (height, width) wanted, in pixels.
-        crop_fraction: in (0, 1]. Defaults to 0.875 (224 of 256).
-
-    Returns:
-        int32 tensor [4]: top, left, height, width, in pixels.
-
-    Example:
-        >>> centre_crop([256, 512], (224, 224)).numpy().tolist()
-        [16, 144, 224, 224]
-    """
-    shape = tf.convert_to_tensor(shape, tf.int32)
-    size = tf.cast(shape, tf.float32)
-    wanted = tf.constant(image_size, tf.float32)
-    scale = crop_fraction * tf.reduce_min(size / wanted)
-    window = tf.cast(tf.round(scale * wanted), tf.int32)
-    window = tf.clip_by_value(window, 1, shape)
-    return tf.concat([(shape - window) // 2, window], 0)
-
-
 def crop(image, window):
     """Cuts `window` (top, left, height, width) out of `image` [height, width, 3]."""
     image = tf.slice(image, [window[0], window[1], 0], [window[2], window[3], 3])
     return tf.ensure_shape(image, [None, None, 3])
 
 
-def decode_and_crop(encoded, window_of, shape=None):
+def decode_and_crop(encoded, window_of, image_size=None):
     """Decodes only the part of a picture that a window needs.
 
     A JPEG decoder can skip rows and columns outside the window: 20-30 % faster than decoding
@@ -140,12 +75,16 @@ def decode_and_crop(encoded, window_of, shape=None):
 
     Args:
         encoded: string scalar tensor.
-        window_of: function of an int32 tensor [2] (height, width) that returns the window.
-        shape: int32 tensor [2], the picture's height and width if known (zeros if not), which
-            saves reading its header. A wrong one that does not fit raises.
+        window_of: function of an int32 tensor [2] (height, width) that returns the window. One
+            that is known without it costs no reading of the header.
+        image_size: (height, width) wanted later. With it, a JPEG whose window is at least
+            twice, four or eight times as large is decoded at half, a quarter or an eighth of
+            its scale, which leaves work out. Not the same pixels: an average of 2 x 2 and more
+            in place of every other one. None decodes at full scale.
 
     Returns:
-        uint8 tensor [height of the window, width of the window, 3].
+        uint8 tensor [height of the window, width of the window, 3]; its sides are divided by
+        the scale, rounded down.
 
     Raises:
         tf.errors.InvalidArgumentError: if the bytes are not a complete picture.
@@ -156,12 +95,18 @@ def decode_and_crop(encoded, window_of, shape=None):
         TensorShape([4, 5, 3])
     """
 
+    def at_scale(window, ratio):
+        window = tf.concat([window[:2] // ratio, tf.maximum(window[2:] // ratio, 1)], 0)
+        return tf.io.decode_and_crop_jpeg(encoded, window, 3, ratio, dct_method=DCT)
+
     def fused():
-        if shape is None:
-            size = shape_of(encoded)
-        else:
-            size = tf.cond(tf.reduce_all(shape > 0), lambda: shape, lambda: shape_of(encoded))
-        return tf.io.decode_and_crop_jpeg(encoded, window_of(size), 3, dct_method=DCT)
+        window = tf.cast(window_of(shape_of(encoded)), tf.int32)
+        if image_size is None:
+            return at_scale(window, 1)
+        times = tf.reduce_min(window[2:] // tf.constant(image_size))
+        chosen = tf.reduce_sum(tf.cast(times >= [2, 4, 8], tf.int32))
+        scales = [functools.partial(at_scale, window, ratio) for ratio in (1, 2, 4, 8)]
+        return tf.switch_case(chosen, scales)
 
     def whole():
         image = decode(encoded)
@@ -193,22 +138,9 @@ def resize(image, image_size):
     return tf.ensure_shape(image, [*image_size, 3])
 
 
-def flip(image, seed):
-    """Mirrors left and right with probability one half.
-
-    Args:
-        image: tensor [height, width, 3].
-        seed: integer tensor [2].
-
-    Returns:
-        A tensor like `image`.
-
-    Example:
-        >>> flip(tf.zeros([2, 2, 3], tf.uint8), seed=[1, 2]).shape
-        TensorShape([2, 2, 3])
-    """
-    heads = tf.random.stateless_uniform([], seed) < 0.5
-    return tf.cond(heads, lambda: tf.reverse(image, [1]), lambda: image)
+def flip(image, mirrored):
+    """Mirrors `image` [height, width, 3] left and right where `mirrored`, a bool scalar."""
+    return tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: image)
 
 
 def shrink(image, short_side):

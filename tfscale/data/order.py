@@ -1,12 +1,13 @@
 """The order of the records: a pure function of (seed, step), the same on any number of workers."""
 
 import dataclasses
-import functools
 import math
 
 import numpy as np
+import tensorflow as tf
 
 _ORDER, _AUGMENT = 1, 2  # two independent families of random numbers from one seed
+_ROUNDS = 8
 
 
 def mix64(*words):
@@ -14,79 +15,129 @@ def mix64(*words):
 
     ``h = 0; for w in words: h = finalise((h ^ w) + 0x9E3779B97F4A7C15)``
 
-    NumPy's generators may change their streams between versions; this may not, so that a run
-    resumed after an upgrade sees the same order.
+    TensorFlow's and NumPy's generators may change their streams between versions; this may not,
+    so that a run resumed after an upgrade sees the same order.
 
     Args:
-        *words: integers or integer arrays that broadcast together.
+        *words: int64 or uint64 tensors that broadcast together.
 
     Returns:
-        `np.ndarray` of uint64.
+        uint64 tensor.
 
     Example:
-        >>> int(mix64(7, [0, 1]).max()) < 2**64
-        True
+        >>> mix64(7, [0, 1]).shape
+        TensorShape([2])
 
     Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
     """
-    state = np.zeros(1, np.uint64)
+    state = tf.constant(0, tf.uint64)
     for word in words:
-        state = state ^ np.asarray(word, np.int64).astype(np.uint64)
-        state = state + np.uint64(0x9E3779B97F4A7C15)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        state = state ^ (state >> np.uint64(31))
+        if not (tf.is_tensor(word) and word.dtype == tf.uint64):
+            word = tf.bitcast(tf.convert_to_tensor(word, tf.int64), tf.uint64)
+        state = tf.bitwise.bitwise_xor(*_broadcast(state, word)) + _word(0x9E3779B97F4A7C15)
+        state = _xor_shift(state, 30) * _word(0xBF58476D1CE4E5B9)
+        state = _xor_shift(state, 27) * _word(0x94D049BB133111EB)
+        state = _xor_shift(state, 31)
     return state
+
+
+def _word(value):
+    return tf.constant(value, tf.uint64)
+
+
+def _broadcast(a, b):
+    shape = tf.broadcast_dynamic_shape(tf.shape(a), tf.shape(b))
+    return tf.broadcast_to(a, shape), tf.broadcast_to(b, shape)
+
+
+def _xor_shift(state, bits):
+    shift = tf.fill(tf.shape(state), _word(bits))
+    return tf.bitwise.bitwise_xor(state, tf.bitwise.right_shift(state, shift))
 
 
 def augmentation_keys(seed, epochs, records):
     """Returns the int64 key of each record's augmentation: a function of nothing else."""
-    return mix64(seed, _AUGMENT, epochs, records).view(np.int64)
+    return tf.bitcast(mix64(seed, _AUGMENT, epochs, records), tf.int64)
 
 
-def logical_shards(num_records, global_batch_size, num_replicas):
+def permute(place, count, *key):
+    """Returns where each place goes in a random permutation of ``range(count)``.
+
+    A Feistel network over pairs of digits to the base ``ceil(sqrt(count))``, walked again
+    wherever it leaves the range: one place costs the same in a million as in ten, and no
+    permutation is ever held in memory.
+
+    Args:
+        place, count: int64 tensors of one shape, ``0 <= place < count``.
+        *key: integers or int64 tensors of that shape: which permutation.
+
+    Returns:
+        int64 tensor, different for different places of the same `count` and `key`.
+
+    Example:
+        >>> sorted(permute(tf.range(5, dtype=tf.int64), tf.fill([5], 5), 7).numpy().tolist())
+        [0, 1, 2, 3, 4]
+
+    Source: Black and Rogaway, "Ciphers with arbitrary finite domains", 2002.
+    """
+    place, count = tf.convert_to_tensor(place, tf.int64), tf.cast(count, tf.int64)
+    # Below 8 the digits are too few to mix well.
+    base = tf.maximum(tf.cast(tf.math.ceil(tf.sqrt(tf.cast(count, tf.float64))), tf.int64), 8)
+    state = mix64(*key)
+
+    def walk(place):
+        high, low = place // base, place % base
+        for number in range(_ROUNDS):
+            drawn = tf.bitwise.right_shift(*_broadcast(mix64(state, number, low), _word(1)))
+            high, low = low, (high + tf.bitcast(drawn, tf.int64) % base) % base
+        return high * base + low
+
+    def outside(place):
+        return tf.reduce_any(place >= count)
+
+    def again(place):
+        return [tf.where(place >= count, walk(place), place)]
+
+    return tf.while_loop(outside, again, [walk(place)], maximum_iterations=10_000)[0]
+
+
+def logical_streams(num_records, global_batch_size):
     """Chooses how many streams the records are dealt to.
 
-    The largest divisor of the global batch up to ``sqrt(num_records)``: it does not depend on
-    the replicas, so neither does the order. Where the replicas do not divide it, the smallest
-    multiple of the replicas that divides the batch.
+    The largest divisor of the global batch up to ``sqrt(num_records)``, rounded up: many, so that
+    as many workers can each keep records of their own; and long, so that batches differ.
 
     Args:
         num_records: `int`, records of the split.
         global_batch_size: `int`, examples per step over all replicas.
-        num_replicas: `int`, replicas in the job; divides `global_batch_size`.
 
     Returns:
-        `(shards, invariant)`: the number of streams, and whether one replica would get the same.
+        `int`.
 
     Example:
-        >>> logical_shards(1281167, 256, 8)
-        (256, True)
+        >>> logical_streams(1281167, 256)
+        256
     """
-    limit = max(1, math.isqrt(num_records))
-    divisors = [d for d in range(1, global_batch_size + 1) if global_batch_size % d == 0]
-    shards = max(d for d in divisors if d <= limit)
-    if shards % num_replicas == 0:
-        return shards, True
-    return min(d for d in divisors if d % num_replicas == 0), False
+    limit = math.isqrt(max(num_records - 1, 0)) + 1
+    return max(d for d in range(1, limit + 1) if global_batch_size % d == 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Order:
     """Which record stands where in which step of training.
 
-    Records are dealt to ``L = shards`` streams. Record ``k < L * (N // L)`` belongs to stream
+    Records are dealt to ``L = streams`` streams. Record ``k < L * (N // L)`` belongs to stream
     ``k % L`` for ever, so that a worker can keep its own records. The last ``r = N % L`` records
     float: in epoch ``e`` float ``f`` goes to stream ``(e * r + f) % L``. So every record is drawn
     once an epoch, and no two streams are ever more than one record apart. A stream is its
     records of epoch 0 in a random order, then those of epoch 1, and so on. Step ``s`` takes
     positions ``[s * b, (s + 1) * b)`` of every stream, ``b = B // L``: the rows of the global
-    batch, stream after stream. A replica's rows are whole streams.
+    batch, stream after stream. A replica takes consecutive rows.
 
     Args:
         num_records: `int`, N.
         global_batch_size: `int`, B.
-        shards: `int`, L, divides B.
+        streams: `int`, L, divides B.
         seed: `int`.
         remainder: "carry": the ``N % B`` records left at the end of an epoch open the next one;
             "drop": every epoch takes the first ``(N // B) * B`` places of a fresh order.
@@ -95,15 +146,15 @@ class Order:
         ValueError: if a batch has more rows than there are records.
 
     Example:
-        >>> order = Order(num_records=10, global_batch_size=4, shards=2, seed=7)
+        >>> order = Order(num_records=10, global_batch_size=4, streams=2, seed=7)
         >>> records, epochs = order.batch(0)
         >>> records.shape
-        (4,)
+        TensorShape([4])
     """
 
     num_records: int
     global_batch_size: int
-    shards: int
+    streams: int
     seed: int = 0
     remainder: str = "carry"
 
@@ -116,9 +167,9 @@ class Order:
                 f"would have {self.num_records} // {self.global_batch_size} = 0 steps; lower "
                 "global_batch_size (per-replica batch x replicas) or add records"
             )
-        if self.global_batch_size % self.shards:
+        if self.global_batch_size % self.streams:
             raise ValueError(
-                f"{self.shards} streams do not divide the global batch {self.global_batch_size}"
+                f"{self.streams} streams do not divide the global batch {self.global_batch_size}"
             )
 
     @property
@@ -126,66 +177,58 @@ class Order:
         return self.num_records // self.global_batch_size
 
     @property
-    def per_shard(self):
+    def per_stream(self):
         """Records that belong to each stream for ever."""
-        return self.num_records // self.shards
+        return self.num_records // self.streams
+
+    @property
+    def rows(self):
+        """Rows of a batch that come from each stream."""
+        return self.global_batch_size // self.streams
 
     def batch(self, step, first=0, last=None):
-        """Returns the rows of streams `first` to `last` (exclusive; all by default) in `step`.
+        """Returns rows `first` to `last` (exclusive; all by default) of the batch of `step`.
 
         Args:
-            step: `int`, from 0 at the start of training.
-            first, last: `int`, a range of streams.
+            step: int64 scalar, from 0 at the start of training.
+            first, last: `int`, a range of rows of the global batch.
 
         Returns:
-            `(records, epochs)`: int64 arrays of ``(last - first) * B // L`` rows.
+            `(records, epochs)`: int64 tensors [last - first].
         """
-        last = self.shards if last is None else last
-        rows = self.global_batch_size // self.shards
-        shard = np.arange(first, last, dtype=np.int64)[:, None]
-        position = np.broadcast_to(
-            step * rows + np.arange(rows, dtype=np.int64), (len(shard), rows)
-        )
+        row = tf.range(first, self.global_batch_size if last is None else last, dtype=tf.int64)
+        stream = row // self.rows
+        position = tf.cast(step, tf.int64) * self.rows + row % self.rows
         if self.remainder == "drop":
-            epochs, place = np.divmod(position, self.steps_per_epoch * rows)
+            places = self.steps_per_epoch * self.rows
+            epochs, place = position // places, position % places
         else:
-            epochs = position * self.shards // self.num_records
+            epochs = position * self.streams // self.num_records
             # The estimate is at most one off, as a stream is at most one record off the mean.
-            epochs = epochs - (self._start(epochs, shard) > position)
-            epochs = epochs + (self._start(epochs + 1, shard) <= position)
-            place = position - self._start(epochs, shard)
-        records = np.empty_like(place)
-        for epoch in np.unique(epochs):
-            drawn = np.nonzero(epochs == epoch)
-            records[drawn] = self._permutation(int(epoch), first, last)[drawn[0], place[drawn]]
-        return records.reshape(-1), np.ascontiguousarray(epochs).reshape(-1)
+            epochs -= tf.cast(self._start(epochs, stream) > position, tf.int64)
+            epochs += tf.cast(self._start(epochs + 1, stream) <= position, tf.int64)
+            place = position - self._start(epochs, stream)
+        floating = self.num_records % self.streams
+        number = (stream - epochs * floating) % self.streams  # of its floating record, if it has
+        count = self.per_stream + tf.cast(number < floating, tf.int64)
+        place = permute(place, count, self.seed, _ORDER, epochs, stream)
+        own, float_ = place * self.streams + stream, self.per_stream * self.streams + number
+        return tf.where(place < self.per_stream, own, float_), epochs
 
-    def shard_of_row(self, row):
-        """Returns the stream of a row of the global batch."""
-        return row // (self.global_batch_size // self.shards)
+    def streams_of(self, first, last):
+        """Returns the range of streams from which rows `first` to `last` (exclusive) come."""
+        return first // self.rows, -(-last // self.rows)
 
     def owned(self, first, last):
-        """Returns the records that streams `first` to `last` can ever draw, in record order."""
+        """Returns the records that rows `first` to `last` can ever draw, in record order."""
+        first, last = self.streams_of(first, last)
         records = np.arange(self.num_records, dtype=np.int64)
-        stream = records % self.shards
+        stream = records % self.streams
         mine = (stream >= first) & (stream < last)
-        mine[self.per_shard * self.shards :] = True  # the floating records visit every stream
+        mine[self.per_stream * self.streams :] = True  # floating records visit every stream
         return records[mine]
 
-    def _start(self, epoch, shard):
-        """Position at which `epoch` begins in the stream of `shard`."""
-        floats = epoch * (self.num_records % self.shards)
-        return epoch * self.per_shard + (floats - shard + self.shards - 1) // self.shards
-
-    @functools.lru_cache(maxsize=4)  # noqa: B019 - an epoch's end and the next one's start
-    def _permutation(self, epoch, first, last):
-        """Returns [streams, per_shard + 1] records; the last place is void without a float."""
-        shard = np.arange(first, last, dtype=np.int64)[:, None]
-        place = np.arange(self.per_shard + 1, dtype=np.int64)
-        floating = self.num_records % self.shards
-        records = place * self.shards + shard
-        float_number = (shard[:, 0] - epoch * floating) % self.shards
-        records[:, -1] = self.per_shard * self.shards + float_number
-        keys = mix64(self.seed, _ORDER, epoch, shard, place)
-        keys[float_number >= floating, -1] = np.iinfo(np.uint64).max
-        return np.take_along_axis(records, np.argsort(keys, axis=1, kind="stable"), axis=1)
+    def _start(self, epoch, stream):
+        """Position at which `epoch` begins in `stream`."""
+        floats = epoch * (self.num_records % self.streams)
+        return epoch * self.per_stream + (floats - stream + self.streams - 1) // self.streams

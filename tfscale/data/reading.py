@@ -39,20 +39,16 @@ def parse(serialized):
         serialized: string scalar tensor.
 
     Returns:
-        `(encoded, label, shape)`: the picture's bytes, int64 label as in the file, and int32
-        [height, width], zeros where the record does not say.
+        `(encoded, label)`: the picture's bytes, and the int64 label as in the file.
     """
     fields = tf.io.parse_single_example(
         serialized,
         {
             ENCODED: tf.io.FixedLenFeature([], tf.string),
             LABEL: tf.io.FixedLenFeature([], tf.int64),
-            HEIGHT: tf.io.FixedLenFeature([], tf.int64, 0),
-            WIDTH: tf.io.FixedLenFeature([], tf.int64, 0),
         },
     )
-    shape = tf.cast(tf.stack([fields[HEIGHT], fields[WIDTH]]), tf.int32)
-    return fields[ENCODED], fields[LABEL], shape
+    return fields[ENCODED], fields[LABEL]
 
 
 def example(encoded, label, *, height, width, filename="", text="", image_format="JPEG"):

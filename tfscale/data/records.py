@@ -174,21 +174,12 @@ def describe(
         raise ValueError(f"{num_workers} workers do not divide {num_replicas} replicas")
     index = find(data_dir, split, on_error)
     num_classes = check_labels(index, num_classes, label_offset, on_error)
-    order, invariant = None, True
+    order = None
     if split == "train" if training is None else training:
-        shards, invariant = order_lib.logical_shards(
-            index.num_records, global_batch_size, num_replicas
-        )
-        order = order_lib.Order(index.num_records, global_batch_size, shards, seed, remainder)
+        streams = order_lib.logical_streams(index.num_records, global_batch_size)
+        order = order_lib.Order(index.num_records, global_batch_size, streams, seed, remainder)
     return DataContract(
-        index,
-        order,
-        global_batch_size,
-        num_replicas,
-        num_workers,
-        num_classes,
-        label_offset,
-        invariant,
+        index, order, global_batch_size, num_replicas, num_workers, num_classes, label_offset
     )
 
 
