@@ -8,6 +8,7 @@ import numpy as np
 from tfscale._keras import retrace
 from tfscale._keras.training_state import StepCallback
 from tfscale.callbacks.rates import StepClock
+from tfscale.data import verdict
 from tfscale.distribute.all_reduce import plan_of
 from tfscale.distribute.strategy import topology_of
 
@@ -18,7 +19,8 @@ class Progress(StepCallback):
         epoch 2/5  step 12/40  loss 0.5123  accuracy 0.8512  1,234 images/s  12 s left
 
     After the first step, and whenever the step has been traced again, one line says how gradients
-    travel: in how many buckets, with which compression.
+    travel: in how many buckets, with which compression. After an epoch whose steps have waited
+    for input for more than 10 % of their time, one says why, and when that has changed.
 
     On a terminal the line is updated in place; in a log file there is one line for each epoch
     and one every `interval_seconds` in between. Use it with `verbose=0`. The time left is that
@@ -48,7 +50,7 @@ class Progress(StepCallback):
         self._interval = 0.1 if self._terminal else self._log_interval
         self._width, self._traced, self._trace = 0, False, None
         self._shown = time.monotonic()
-        self._clock = StepClock()
+        self._clock, self._verdict = StepClock(), None
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch, self._done, self._last = epoch, None, None
@@ -85,8 +87,15 @@ class Progress(StepCallback):
                 self._show(f"{self._place()}  validating")
 
     def on_epoch_end(self, epoch, logs=None):
-        if self._active:
-            self._show(self._line(_metrics(logs), self._last or self._clock.peek()), True)
+        if not self._active:
+            return
+        interval = self._last or self._clock.peek()
+        self._show(self._line(_metrics(logs), interval), True)
+        if interval.steps:
+            found = verdict.judge(interval)
+            if found.differs(self._verdict) and (found.cause != "compute" or self._verdict):
+                self._verdict = found
+                self._show(found.text, True)
 
     def on_train_end(self, logs=None):
         self._active = False

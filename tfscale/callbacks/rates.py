@@ -20,10 +20,18 @@ class Interval:
         cpu_seconds: float, what this process computed in it, on all cores together.
     """
 
-    steps: int
-    seconds: float
-    waited_seconds: float
+    steps: int = 0
+    seconds: float = 0.0
+    waited_seconds: float = 0.0
     cpu_seconds: float = 0.0
+
+    def __add__(self, other):
+        return Interval(
+            self.steps + other.steps,
+            self.seconds + other.seconds,
+            self.waited_seconds + other.waited_seconds,
+            self.cpu_seconds + other.cpu_seconds,
+        )
 
     @property
     def step_seconds(self):

@@ -9,7 +9,8 @@ import tensorflow as tf
 from tfscale._keras import retrace
 from tfscale._keras.training_state import StepCallback
 from tfscale.callbacks.bucket_table import bucket_table
-from tfscale.callbacks.rates import StepClock
+from tfscale.callbacks.rates import Interval, StepClock
+from tfscale.data import verdict
 
 
 class TensorBoard(StepCallback):
@@ -23,6 +24,7 @@ class TensorBoard(StepCallback):
     | train      | images_per_second     | both             | of the whole job, since the last  |
     | train      | step_seconds          | both             | seconds per step, since the last  |
     | train      | input_wait_fraction   | both             | share of time worker 0 waited     |
+    | train      | input_verdict         | when it changes  | text: what holds the run up       |
     | train      | epoch                 | end of epoch     | number of the epoch, from 1       |
     | train      | compression           | when it changes  | text: how gradients travel        |
     | train      | bucket_plan           | when it changes  | text: a table of the buckets      |
@@ -61,7 +63,7 @@ class TensorBoard(StepCallback):
         self._clock = StepClock()
         self._first_iteration = None
         self._since = 0
-        self._texts = {}
+        self._texts, self._verdict = {}, None
 
     def on_epoch_begin(self, epoch, logs=None):
         if self._writers is None:
@@ -71,7 +73,7 @@ class TensorBoard(StepCallback):
         if not self._traced:
             self._first_iteration = self._iterations()
         self._clock.restart()
-        self._last = None
+        self._last, self._whole = None, Interval()
 
     def on_train_batch_begin(self, batch, logs=None):
         if self._writers is not None:
@@ -90,12 +92,12 @@ class TensorBoard(StepCallback):
             self._since = 0
             # Reading the logs waits for the step, so the time is that of finished steps.
             scalars = {f"batch_{name}": value for name, value in _scalars(logs).items()}
-            self._write("train", scalars | self._rate() | self._speed(self._clock.lap()))
+            self._write("train", scalars | self._rate() | self._speed(self._lap()))
 
     def on_test_begin(self, logs=None):
         # The validation at the end of an epoch: its time is not that of steps.
         if self._writers is not None:
-            self._last = self._clock.lap()
+            self._last = self._lap()
 
     def on_epoch_end(self, epoch, logs=None):
         if self._writers is None:
@@ -103,8 +105,9 @@ class TensorBoard(StepCallback):
         scalars = _scalars(logs)
         train = {f"epoch_{n}": v for n, v in scalars.items() if not n.startswith("val_")}
         validation = {f"epoch_{n[4:]}": v for n, v in scalars.items() if n.startswith("val_")}
-        speed = self._speed(self._last or self._clock.lap())
-        self._write("train", {**train, **self._rate(), **speed, "epoch": epoch + 1})
+        speed = self._speed(self._last or self._lap())
+        texts = self._judge(self._whole)
+        self._write("train", {**train, **self._rate(), **speed, "epoch": epoch + 1}, texts)
         if validation:
             self._write("validation", validation)
 
@@ -112,6 +115,12 @@ class TensorBoard(StepCallback):
         for writer in (self._writers or {}).values():
             writer.close()
         self._writers = None
+
+    def _lap(self):
+        """The `Interval` since the last point; adds it to that of the epoch."""
+        interval = self._clock.lap()
+        self._whole += interval
+        return interval
 
     def _speed(self, interval):
         if not interval.steps:
@@ -124,19 +133,27 @@ class TensorBoard(StepCallback):
             speed["images_per_second"] = interval.images_per_second(self._global_batch_size)
         return speed
 
+    def _judge(self, interval):
+        if not interval.steps:
+            return {}
+        found = verdict.judge(interval)
+        if found.differs(self._verdict):
+            self._verdict = found
+        return {"input_verdict": (self._verdict, self._verdict.text)}
+
     def _rate(self):
         return {"learning_rate": float(tf.convert_to_tensor(self.model.optimizer.learning_rate))}
 
     def _iterations(self):
         return int(tf.convert_to_tensor(self.model.optimizer.iterations))
 
-    def _write(self, run, scalars):
+    def _write(self, run, scalars, texts=None):
         if run not in self._writers:
             self._writers[run] = _writer(self._log_dir / run, self._first_iteration)
         values = [tf.compat.v1.Summary.Value(tag=t, simple_value=v) for t, v in scalars.items()]
         if run == "train":
             operation = retrace.operation_of(self.model.distribute_strategy)
-            texts = _exchange(operation) if operation is not None else {}
+            texts = (texts or {}) | (_exchange(operation) if operation is not None else {})
             for tag, (state, text) in texts.items():
                 if self._texts.get(tag) != state:
                     values.append(_text_value(tag, text))

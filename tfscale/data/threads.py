@@ -34,6 +34,7 @@ FEW_RECORDS = 1000
 logger = logging.getLogger("tfscale")
 
 
+@tf.autograph.experimental.do_not_convert
 def choose(threads, make_dataset, contract, image_size, **settings):
     """Returns the number of parallel calls for a dataset: what was asked for, or measured.
 
@@ -70,6 +71,7 @@ def choose(threads, make_dataset, contract, image_size, **settings):
     return tuned_calls(make_dataset, key=key)
 
 
+@tf.autograph.experimental.do_not_convert
 def tuned_calls(make_dataset, candidates=None, key=None, file=None, log=logger.info):
     """Measures how many parallel calls a dataset needs, or recalls it.
 
