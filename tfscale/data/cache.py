@@ -39,8 +39,8 @@ class Cache:
             host (environment variable TFSCALE_LOCAL_WORKERS) of half of the free memory, or of
             90 % of the free disk. The disk's covers what earlier runs left.
         decoded: `int`, short side in pixels: keep the pictures, decoded and reduced to it, with
-            their labels. Quicker than a decoder and four times as large: for low resolutions.
-            None, the default: keep the bytes of the files.
+            their labels: three bytes a pixel, and nothing left to decode. None, the default:
+            keep the bytes of the files.
         folder: `str`, on a local disk. None: ``$TMPDIR/tfscale-cache-UID``, or in /var/tmp. It
             outlives the run; to delete it is safe at any time.
 

@@ -1,6 +1,7 @@
 """The two places where records are kept, as functions of tensors: memory, and a local disk."""
 
 import logging
+import os
 import threading
 import weakref
 
@@ -11,6 +12,7 @@ from tfscale.data import cache_budget, cache_log
 
 # Bytes of a hash table's node, key, string and allocation, beside the payload.
 MEMORY_OVERHEAD = 128
+_OPEN_FILES = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
 
 logger = logging.getLogger("tfscale")
 
@@ -100,7 +102,7 @@ class DiskTier:
         # By its descriptor a log can be read even when it is removed from under us. A path that
         # is gone would be tried for ever below, as an error that might pass.
         self._files = [self._writer and self._writer.file, *(log.file for log in logs)]
-        paths = [f"/proc/self/fd/{file.fileno()}" if file else "" for file in self._files]
+        paths = [f"{_OPEN_FILES}/{file.fileno()}" if file else "" for file in self._files]
         with tf.device("CPU:0"):
             self._paths = tf.constant(paths)
 
