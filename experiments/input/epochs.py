@@ -24,7 +24,7 @@ columns:
     epoch 1       seconds of the cold epoch, in which the cache fills
     epoch 2       seconds of the next one; x: how many times faster than epoch 1
     images/s      of the warm epochs (from the second on), their median; restart: of the first
-                  epoch of the second process
+                  epoch of the second process, after its first batch
     CPU           images per CPU second of a warm epoch: what remains true on a busy machine
     MB 1, MB 2    read from the source in these epochs, and in the second process (MB r)
     link          share of the link's rate that the cold epoch used
@@ -111,9 +111,10 @@ def _run(args):
         "batch": args.batch,
         "cores": len(os.sched_getaffinity(0)),
     }
+    rows = [{**row, **facts} for row in rows]
     if args.json:
         Path(args.json).parent.mkdir(parents=True, exist_ok=True)
-        Path(args.json).write_text(json.dumps([{**row, **facts} for row in rows], indent=1) + "\n")
+        Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
     found = epochs_report.summaries(rows, args.bytes_per_second)
     print(epochs_report.table(found))
     for line in epochs_report.claims(found):

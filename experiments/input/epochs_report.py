@@ -39,7 +39,7 @@ def summaries(rows, bytes_per_second):
                 "warm_images_per_cpu_second": statistics.median(
                     row["images"] / row["cpu_seconds"] for row in warm
                 ),
-                "restart_images_per_second": restart and restart["images_per_second"],
+                "restart_images_per_second": restart and _after_the_first_batch(restart),
                 "cold_bytes": cold["source_bytes"],
                 "second_bytes": warm[0]["source_bytes"],
                 "restart_bytes": restart and restart["source_bytes"],
@@ -47,6 +47,12 @@ def summaries(rows, bytes_per_second):
             }
         )
     return found
+
+
+def _after_the_first_batch(row):
+    """Images per second without the start of the pipeline, of which a restart has much."""
+    images = row["images"] - row["batch"]
+    return images / (row["seconds"] - row["first_batch_seconds"]) if images else None
 
 
 def table(found):

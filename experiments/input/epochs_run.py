@@ -6,9 +6,11 @@ import time
 from experiments.input import slow_source, tiers
 from tfscale import data
 
+LEAST_BATCHES = 10
+
 
 def measure(settings):
-    """Takes the epochs and returns one `dict` for each.
+    """Takes the epochs and returns one `dict` for each, and before them one for the opening.
 
     Args:
         settings: `dict` with `tier`, `source` ("slow" or "local"), `process` (1, or 2 for the
@@ -25,8 +27,11 @@ def measure(settings):
     cache = tiers.cache(name, record_bytes // 2, settings["image_size"], settings["folder"])
     # A whole number of batches that holds every record, so that a second epoch finds all of them.
     batches = -(-index.num_records // batch)
+    if batches < LEAST_BATCHES:
+        _say(settings, f"only {batches} batches an epoch: what is prefetched at an epoch's end "
+             "counts for much; take more pictures or a smaller --batch")  # fmt: skip
 
-    def row(epoch, start, images):
+    def row(epoch, start, images, first_batch_seconds=0.0):
         seconds = time.perf_counter() - start["time"]
         return {
             **{key: settings[key] for key in ("tier", "source", "process")},
@@ -34,6 +39,7 @@ def measure(settings):
             "seconds": seconds,
             "images": images,
             "images_per_second": images / seconds,
+            "first_batch_seconds": first_batch_seconds,
             "cpu_seconds": time.process_time() - start["cpu"],
             "source_bytes": _bytes_read(settings) - start["bytes"],
             "records": index.num_records,
@@ -59,10 +65,12 @@ def measure(settings):
         start = now()
         for number in range(batches):
             next(iterator)
+            if number == 0:
+                first = time.perf_counter() - start["time"]
             if time.perf_counter() - said > 10:
                 said = time.perf_counter()
                 _say(settings, f"epoch {epoch}: batch {number + 1} of {batches}")
-        rows.append(row(epoch, start, batches * batch))
+        rows.append(row(epoch, start, batches * batch, first))
         said = time.perf_counter()
         _say(settings, describe(rows[-1]))
     return rows
