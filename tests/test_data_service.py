@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfscale.cores import available_cores
 from tfscale.data import repair, service_address, service_client
 
 ROWS = 4
@@ -186,9 +187,9 @@ def test_addresses(monkeypatch):
         service_address.resolve(5050)
 
 
-def program(*arguments):
+def program(*arguments, module="tfscale.data.service"):
     return subprocess.run(
-        [sys.executable, "-m", "tfscale.data.service", *arguments],
+        [sys.executable, "-m", module, *arguments],
         cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
 
@@ -209,3 +210,18 @@ def test_the_program_explains_itself_and_its_errors():
         }.items():
             done = program(*arguments)
             assert done.returncode == 2 and message in done.stderr, done.stderr
+
+
+def test_what_the_launcher_would_start():
+    arguments = ("--workers=2", "--data_service=3", "--first_port=21000", "--dry_run")
+    done = program(*arguments, "tests/conftest.py", module="launch.local")
+    assert done.returncode == 0, done.stderr
+    cores = max(1, available_cores() // 5)
+    first, *workers, service = done.stdout.split("\n# ")
+    assert f"data service of 3 x {cores}" in first
+    for worker in workers:
+        assert "TFSCALE_DATA_SERVICE=grpc://127.0.0.1:21002" in worker
+        assert f"OMP_NUM_THREADS={cores} " in worker
+    assert f"tfscale.data.service --port=21002 --workers=3 --threads={cores}" in service
+    done = program("--first_port=65534", *arguments[:2], "tests/conftest.py", module="launch.local")
+    assert done.returncode == 2 and "leaves no room below port 65536" in done.stderr

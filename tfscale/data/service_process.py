@@ -9,6 +9,7 @@ import sys
 
 import tensorflow as tf
 
+from tfscale.addresses import join_address
 from tfscale.data import native, service_address
 from tfscale.distribute._tf_private import data_service
 
@@ -32,8 +33,8 @@ def main(role, address, host=""):
         server = service.WorkerServer(
             service.WorkerConfig(
                 dispatcher_address=address,
-                worker_address=f"{host}:%port%",
-                data_transfer_address=f"{host}:%dts_port%",
+                worker_address=join_address(host, "%port%"),
+                data_transfer_address=join_address(host, "%dts_port%"),
                 protocol="grpc",
                 heartbeat_interval_ms=_HEARTBEAT_MS,
             )
