@@ -114,9 +114,10 @@ def plot(path, rows):
                 )
         axes.set_title(titles[kind], fontsize="medium")
         axes.set_xlabel("epoch")
-        axes.set_ylim(bottom=0)
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
         axes.legend(loc="lower right", fontsize="small")
+    panels[0].set_ylim(0, 1.1 * max(map(_most, rows)) / 2**20)  # the panels share it
     panels[0].set_ylabel("resident memory, MiB")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)

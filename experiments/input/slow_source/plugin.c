@@ -62,14 +62,15 @@ static void request(void) {
   if (latency > 0) sleep_until(now() + latency);
 }
 
-/* Waits until n more bytes have come through the link. */
-static void arrive(int64_t n) {
+/* Waits until n more bytes, of a read that was asked for at that time, have come through the link.
+   Not from now on: bytes travel on while their reader oversleeps. */
+static void arrive(int64_t n, int64_t asked) {
   Link* link = the_link;
   atomic_fetch_add(&link->bytes_read, n);
   int64_t rate = atomic_load(&link->bytes_per_second);
   if (rate <= 0) return;
   int64_t takes = (int64_t)(1e9 * (double)n / (double)rate);
-  int64_t asked = now(), before = atomic_load(&link->free_at), until;
+  int64_t before = atomic_load(&link->free_at), until;
   do {
     until = (before > asked ? before : asked) + takes;
   } while (!atomic_compare_exchange_weak(&link->free_at, &before, until));
@@ -161,6 +162,7 @@ static int64_t read_file(const TF_RandomAccessFile* in, uint64_t offset, size_t 
   File* file = in->plugin_file;
   size_t done = 0;
   request();
+  int64_t asked = now();
   while (done < n) {
     size_t wanted = n - done < PIECE ? n - done : PIECE;
     ssize_t got = pread(file->fd, buffer + done, wanted, (off_t)(offset + done));
@@ -173,7 +175,7 @@ static int64_t read_file(const TF_RandomAccessFile* in, uint64_t offset, size_t 
       TF_SetStatus(status, TF_OUT_OF_RANGE, "end of file");
       return (int64_t)done;
     }
-    arrive(got);
+    arrive(got, asked);
     done += (size_t)got;
   }
   succeed(status);
