@@ -60,6 +60,7 @@ def event_scalars(folder):
                 for e in multiplexer.Tensors(run, tag)
             ]
             for tag in found["tensors"]
+            if tag not in ("input_verdict", "compression", "bucket_plan")  # texts
         }
         for run, found in multiplexer.Runs().items()
     }

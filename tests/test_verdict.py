@@ -235,7 +235,11 @@ def test_large_pictures(tmp_path):
     costs = probe.measure(contract, 0, store, 2, (224, 224))
     assert costs.short_side == 256 and costs.copy_seconds < costs.decode_seconds / 3
     assert costs.read_bytes == pytest.approx(len(large), rel=0.01)
-    found = verdict.judge(interval(0.9 * mine / costs.decode_seconds, 0.41, 0.95))
+    for _ in range(3):  # on a busy machine the reader may wait for a core time and again
+        verdict.register(contract, 0, store, 2, (224, 224))
+        found = verdict.judge(interval(0.9 * mine / costs.decode_seconds, 0.41, 0.95))
+        if found.cause == "decoding":
+            break
     assert found.cause == "decoding", found
     assert f"ms of CPU each, {mine} core" in found.text
     assert "a short-side-256 copy would decode" in found.text
@@ -255,9 +259,19 @@ def test_small_pictures_gain_nothing_by_a_copy(tmp_path):
         assert "prepare" not in found.text and 'cache="decoded"' in found.text
     # The cores are busy, though neither with decoding nor with reading.
     found = verdict.judge(interval(8, 0.3, 0.95))
-    assert found.cause == "busy" and "busy with the step itself (95 % of their time" in found.text
+    assert found.cause == "busy" and "busy with the step itself (reading" in found.text
+    assert "this process as a whole 95 %" in found.text
     found = verdict.judge(interval(8, 0.3, 0.1))
     assert found.cause == "unknown" and "neither reading nor decoding" in found.text
+
+
+def test_reading_is_timed_by_whole_bursts():
+    # Three at a time, of 1 s each; the first burst took 5 s, the third came late by 0.5 s.
+    bursts = [5.0, 6.0, 7.5, 8.0, 9.0, 10.0, 11.0]
+    times = np.array([0.0, *np.repeat(bursts, 3)])
+    assert probe._seconds_of_one(times, 3) == pytest.approx(2.5 / 9)
+    assert probe._seconds_of_one(times[:4], 3) == pytest.approx(5 / 3)
+    assert probe._seconds_of_one(times[:1], 3) == 0
 
 
 def test_probe_passes_over_bad_records_and_takes_other_formats(tmp_path):

@@ -28,10 +28,23 @@ def usable_cores():
     there is one. Set it to 1 where each worker is pinned to cores of its own.
 
     Raises:
-        ValueError: if ``TFSCALE_LOCAL_WORKERS`` is no positive integer.
+        ValueError: see `local_workers`.
 
     Example:
         >>> 1 <= usable_cores() <= available_cores()
+        True
+    """
+    return max(1, available_cores() // local_workers())
+
+
+def local_workers():
+    """Workers on this host, as the launcher says: ``TFSCALE_LOCAL_WORKERS``, or 1.
+
+    Raises:
+        ValueError: if it is no positive integer.
+
+    Example:
+        >>> local_workers() >= 1
         True
     """
     text = os.environ.get(LOCAL_WORKERS, "").strip() or "1"
@@ -40,7 +53,7 @@ def usable_cores():
             f"environment variable {LOCAL_WORKERS}={text!r}: wanted the number of workers on this "
             "host, at least 1; unset it if the launcher did not set it"
         )
-    return max(1, available_cores() // int(text))
+    return int(text)
 
 
 def _quota():

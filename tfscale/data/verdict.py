@@ -136,13 +136,11 @@ def _why(source, interval):
     if decoding >= min(0.5, 0.5 * max(busy, BUSY)):
         return "decoding", _decoding(store, costs, mine)
     numbers = (
-        f"reading takes {_percent(reading)} of its time and decoding {_percent(decoding)} of the "
-        f"{_cores(mine)}"
+        f"reading takes {_percent(reading)} of its time, decoding {_percent(decoding)} of the "
+        f"{_cores(mine)}, this process as a whole {_percent(busy)}"
     )
     if busy >= BUSY:
-        return "busy", (
-            f"the cores are busy with the step itself ({_percent(busy)} of their time; {numbers})"
-        )
+        return "busy", (f"the cores are busy with the step itself ({numbers})")
     return "unknown", (
         f"neither reading nor decoding is the limit ({numbers}); other programs may use this "
         "machine"
