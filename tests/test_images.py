@@ -236,7 +236,7 @@ def test_the_limit_of_bad_records_is_a_share_of_each_workers_own(tmp_path):
         contract = records.DataContract(
             index_of, order.Order(4000, 8, 8), 8, 4, workers, num_classes=1
         )
-        held = rows.Rows(contract, 0, window_of=None, flip_of=None)
+        held = rows.Rows(contract, 0, (8, 8), window_of=None, flip_of=None)
         limits.append(repair.Repair(held, None, "skip", 0.1).limit)
     assert limits == [400, 200, 100]
 

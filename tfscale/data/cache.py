@@ -26,7 +26,6 @@ from tfscale.data import (
 )
 
 logger = logging.getLogger("tfscale")
-KINDS = (None, "memory", "disk", "decoded")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +113,11 @@ class Store:
     def decoded(self):
         """Whether pictures are kept, so that `picture` must be used."""
         return self._short_side is not None
+
+    @property
+    def keeps(self):
+        """Whether anything is kept at all."""
+        return bool(self._tiers)
 
     def _keep(self, record, make):
         for tier in reversed(self._tiers):

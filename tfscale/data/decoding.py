@@ -2,9 +2,10 @@
 
 import tensorflow as tf
 
-from tfscale.data import jpeg, reading
+from tfscale import cores
+from tfscale.data import jpeg, native, reading
 from tfscale.data import rows as rows_lib
-from tfscale.data.rows import FILE, FLIP, KEY, OFFSET, POSITION, RECORD
+from tfscale.data.rows import FILE, FLIP, KEY, LENGTH, OFFSET, POSITION, RECORD
 
 CHUNK = 128  # rows that the native ops take at a time, at most
 
@@ -15,7 +16,7 @@ class Decoding:
     Args:
         contract: `contract.DataContract`.
         store: `cache.Store`.
-        image_size: (height, width), pixels.
+        image_size: (height, width), pixels; (None, None) where it is the rows' that differ.
         scaled: `bool`, see `jpeg.decode_and_crop`.
         augment: function of (image uint8 [height, width, 3], key int64) to such an image, or
             None.
@@ -26,13 +27,16 @@ class Decoding:
         self._scaled, self._augment = scaled, augment
         with tf.device("CPU:0"):
             self._paths = tf.constant(contract.index.paths)
+        fixed = None not in image_size
+        self._native = fixed and not store.decoded and native.available() and self._holds_jpegs()
+        self._local = not store.keeps and not any("://" in p for p in contract.index.paths)
 
     def load(self, row):
         """Returns `(image, label, weight)` of a row; of PADDING, zeros."""
 
         def nothing():
-            image = tf.zeros([*self._image_size, 3], tf.uint8)
-            return image, tf.constant(0), tf.constant(0.0)
+            image = tf.zeros(tf.concat([rows_lib.out_size(row), [3]], 0), tf.uint8)
+            return self._shaped(image), tf.constant(0), tf.constant(0.0)
 
         return tf.cond(row[RECORD] >= 0, lambda: self._picture(row), nothing)
 
@@ -42,35 +46,83 @@ class Decoding:
         Args:
             tables: `tf.data.Dataset` of tables of rows.
             batch_size: `int`.
-            calls: `int`, pictures decoded at a time.
+            calls: `int`, records read at a time, or pictures decoded.
 
         Returns:
-            `tf.data.Dataset` of (position, image, label, weight, record), vectors.
+            `tf.data.Dataset` of (position, image, label, weight, record), vectors in ascending
+            positions, none of them empty.
         """
+        if not self._native:
+            examples = tables.unbatch().map(
+                self._example, num_parallel_calls=calls, deterministic=True
+            )
+            return examples.ignore_errors().batch(batch_size)
+        chunk = min(batch_size, CHUNK)
+        if self._local:
+            chunks = tables.rebatch(chunk)
+        else:
+            read = tables.unbatch().map(self._bytes, num_parallel_calls=calls, deterministic=True)
+            chunks, calls = read.ignore_errors().batch(chunk), cores.usable_cores()
+        vectors = chunks.map(self._chunk, num_parallel_calls=calls, deterministic=True)
+        return vectors.filter(lambda position, *_: tf.size(position) > 0)
 
-        @tf.autograph.experimental.do_not_convert
-        def example(row):
-            return row[POSITION], *self.load(row), row[RECORD]
-
-        examples = tables.unbatch().map(example, num_parallel_calls=calls, deterministic=True)
-        return examples.ignore_errors().batch(batch_size)
-
+    @tf.autograph.experimental.do_not_convert
     def _example(self, row):
+        return row[POSITION], *self.load(row), row[RECORD]
+
+    @tf.autograph.experimental.do_not_convert
+    def _bytes(self, row):
+        """Returns `(row, serialised example)`; of PADDING, ""."""
+        return row, tf.cond(row[RECORD] >= 0, lambda: self._serialized(row), lambda: "")
+
+    @tf.autograph.experimental.do_not_convert
+    def _chunk(self, rows, serialized=None):
+        """Returns (position, image, label, weight, record) of the rows that can be decoded."""
+        there = rows[:, RECORD] >= 0
+        if serialized is None:
+            lengths = tf.where(there, rows[:, LENGTH], -1)
+            serialized = native.read_records(self._paths, rows[:, FILE], rows[:, OFFSET], lengths)
+        image, label, done = native.decode_examples(
+            serialized, rows_lib.window(rows), rows[:, FLIP] > 0, self._image_size, self._scaled
+        )
+        label = tf.cast(label - self._contract.label_offset, tf.int32)
+        done &= (label >= 0) & (label < self._contract.num_classes)
+        done |= ~there
+        label = tf.where(there, label, 0)
+        if self._augment is not None:
+            spec = tf.TensorSpec([*self._image_size, 3], tf.uint8)
+            image = tf.map_fn(
+                lambda part: self._augment(*part), (image, rows[:, KEY]), fn_output_signature=spec
+            )
+        parts = rows[:, POSITION], image, label, tf.cast(there, tf.float32), rows[:, RECORD]
+        return tf.cond(
+            tf.reduce_all(done),
+            lambda: parts,
+            lambda: tuple(tf.boolean_mask(part, done) for part in parts),
+        )
+
+    def _serialized(self, row):
         return self._store.example(row[RECORD], self._paths[row[FILE]], row[OFFSET])
 
     def _picture(self, row):
         if self._store.decoded:
-            whole, label = self._store.picture(row[RECORD], self._paths[row[FILE]], row[OFFSET])
+            place = row[RECORD], self._paths[row[FILE]], row[OFFSET]
+            whole, label = self._store.picture(*place)
             image = jpeg.crop(whole, _scaled_window(row, tf.shape(whole)[:2]))
         else:
-            encoded, label = reading.parse(self._example(row))
+            encoded, label = reading.parse(self._serialized(row))
             size = self._image_size if self._scaled else None
             image = jpeg.decode_and_crop(encoded, lambda shape: rows_lib.window(row), size)
         label = self._checked(label)
-        image = jpeg.flip(jpeg.resize(image, self._image_size), row[FLIP] > 0)
+        fixed = None not in self._image_size
+        image = jpeg.resize(image, self._image_size if fixed else rows_lib.out_size(row))
+        image = jpeg.flip(image, row[FLIP] > 0)
         if self._augment is not None:
             image = self._augment(image, row[KEY])
-        return tf.ensure_shape(image, [*self._image_size, 3]), label, tf.constant(1.0)
+        return self._shaped(image), label, tf.constant(1.0)
+
+    def _shaped(self, image):
+        return tf.ensure_shape(image, [*self._image_size, 3])
 
     def _checked(self, label):
         label = tf.ensure_shape(tf.cast(label - self._contract.label_offset, tf.int32), [])
@@ -78,11 +130,30 @@ class Decoding:
         with tf.control_dependencies([tf.debugging.Assert(inside, ["label", label])]):
             return tf.identity(label)
 
+    def _holds_jpegs(self):
+        """Looks at the first record of a few files: others would each be decoded a second time."""
+        files, offsets, _ = self._contract.index.locations()
+        for file in range(0, len(self._contract.index.shards), 1 + len(self._paths) // 8):
+            first = (files == file).argmax()
+            if files[first] != file:
+                continue  # an empty one
+            try:
+                with tf.device("CPU:0"):
+                    encoded, _ = reading.parse(
+                        reading.read(self._paths[file], tf.constant(offsets[first]))
+                    )
+            except tf.errors.OpError:
+                continue  # a bad record, which its reader will name
+            if not encoded.numpy().startswith(jpeg.JPEG_START):
+                return False
+        return True
+
 
 def _scaled_window(row, shape):
     """Returns a row's window in a picture that was reduced to `shape`, int32 [2]."""
-    source, target = tf.cast(rows_lib.shape(row), tf.float64), tf.cast(shape, tf.float64)
-    scale = target / source
+    source = rows_lib.source_size(row)
+    with tf.control_dependencies([tf.debugging.assert_positive(source)]):
+        scale = tf.cast(shape, tf.float64) / tf.cast(source, tf.float64)
     window = tf.cast(rows_lib.window(row), tf.float64)
     begin = tf.cast(tf.floor(window[:2] * scale), tf.int32)
     size = tf.cast(tf.round(window[2:] * scale), tf.int32)

@@ -4,9 +4,23 @@ import logging
 
 import tensorflow as tf
 
-from tfscale.data import arguments, clock, crops, decoding, pipeline, records, repair
+from tfscale import cores
+from tfscale.data import (
+    arguments,
+    clock,
+    crops,
+    decoding,
+    pipeline,
+    records,
+    rectangles,
+    repair,
+    service_address,
+    service_client,
+    verdict,
+)
 from tfscale.data import cache as cache_lib
 from tfscale.data import rows as rows_lib
+from tfscale.data import threads as threads_lib
 
 logger = logging.getLogger("tfscale")
 skipped_records = repair.skipped_records
@@ -32,7 +46,8 @@ def train_dataset(
     scaled_decode=False,
     augment=None,
     max_bad_share=0.01,
-    threads=None,
+    threads="auto",
+    data_service=None,
     include_record_ids=False,
 ):
     """Returns an endless dataset of augmented pictures.
@@ -69,8 +84,11 @@ def train_dataset(
             `augment.rand_augment`.
         max_bad_share: share of its records that a worker may skip, so that the limit is the
             same on any number of workers. Defaults to 0.01 (ten are always allowed).
-        threads: `int`, pictures decoded at a time, and threads of the pipeline; None: as many as
-            this process has cores.
+        threads: `int`, records read and pictures decoded at a time, and threads of the pipeline;
+            "auto", the default: measured at the start and remembered, see `threads`.
+        data_service: "grpc://host:port" of processes that read and decode for this one (`python
+            -m tfscale.data.service`); None: what the environment variable
+            ``TFSCALE_DATA_SERVICE`` says, or no such service. The batches are the same.
         include_record_ids: `bool`: elements are (image, label, record number), to look at.
 
     Returns:
@@ -107,20 +125,51 @@ def train_dataset(
     def flip_of(keys):
         return crops.flips(keys) if flip else tf.zeros_like(keys, tf.bool)
 
-    dataset, contract = _batches(
+    address = service_address.resolve(data_service)
+    if address is not None and cache is not None:
+        raise ValueError(
+            f"cache={cache!r} keeps records in this process, and with the data service at "
+            f"{address} other processes read them: use cache=None (--cache=none)"
+        )
+    source = _Source(
         data_dir, split, global_batch_size, height_width, input_context, cache, on_error,
-        max_bad_share, num_classes, label_offset, threads, window_of, flip_of, scaled_decode,
-        augment, initial_step,
+        max_bad_share, num_classes, label_offset, scaled_decode, augment,
         order={"seed": seed, "remainder": remainder, "training": True},
+    )  # fmt: skip
+    rows = rows_lib.Rows(source.contract, source.worker, height_width, window_of, flip_of)
+    mend = source.repair(rows)
+
+    def batches(calls, first_step):
+        if address is None:
+            tables = pipeline.tables(first_step, None, rows, mend)
+            vectors = source.decode.pictures(tables, source.batch_size, calls)
+        else:
+            vectors = service_client.distribute(
+                address,
+                first_step,
+                lambda step: source.decode.pictures(
+                    tf.data.Dataset.from_tensors(rows.table(step)),
+                    source.batch_size,
+                    service_client.CALLS,
+                ),
+                rows.per_step,
+                mend.probe,
+            )
+        return pipeline.whole_batches(vectors, first_step * rows.per_step, mend, source.batch_size)
+
+    calls = cores.usable_cores() if address else source.calls(threads, batches)
+    verdict.register(
+        source.contract, source.worker, source.store, calls, height_width,
+        cached=cache is not None, tuned=threads == "auto", service=address is not None,
     )  # fmt: skip
 
     def elements(image, label, weight, record):
         return (image, label, record) if include_record_ids else (image, label)
 
-    dataset = dataset.map(elements)
+    dataset = batches(calls, initial_step).map(elements)
     # An endless dataset that does not say so costs a collective among the workers at each step.
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-    return _finish(dataset, threads)
+    return clock.timed(_threaded(dataset, calls), rows.local_replicas)
 
 
 def eval_dataset(
@@ -137,7 +186,8 @@ def eval_dataset(
     max_bad_share=0.01,
     num_classes=None,
     label_offset=0,
-    threads=None,
+    threads="auto",
+    rectangular=False,
     include_record_ids=False,
 ):
     """Returns a finite dataset with every picture exactly once, in the order of the records.
@@ -156,6 +206,9 @@ def eval_dataset(
         on_error: "skip" leaves a bad picture out of its batch (or gives it weight 0).
         cache, max_bad_share, num_classes, label_offset, threads, include_record_ids: see
             `train_dataset`.
+        rectangular: `bool`: pictures are sorted by aspect ratio and each batch has the size that
+            cuts least off them, with `image_size`, an `int`, as its short side. For models that
+            take any size. See `rectangles.plan`. Defaults to False.
 
     Returns:
         `tf.data.Dataset` of (image, label) or (image, label, weight).
@@ -167,13 +220,43 @@ def eval_dataset(
     """
     height_width = arguments.height_and_width(image_size)
     crop_fraction = arguments.number("crop_fraction", crop_fraction, "(0, 1]")
-    dataset, contract = _batches(
+    source = _Source(
         data_dir, split, global_batch_size, height_width, input_context, cache, on_error,
-        max_bad_share, num_classes, label_offset, threads,
-        window_of=lambda shapes, keys: crops.centre_crop(shapes, height_width, crop_fraction),
-        flip_of=lambda keys: tf.zeros_like(keys, tf.bool),
-        scaled_decode=False, augment=None, initial_step=0, order={"training": False},
+        max_bad_share, num_classes, label_offset, order={"training": False},
+        rectangular=rectangular,
     )  # fmt: skip
+    contract, batch_size = source.contract, source.batch_size
+    arguments_of_rows = (
+        contract, source.worker, height_width,
+        lambda shapes, keys: crops.centre_crop(shapes, height_width, crop_fraction),
+        lambda keys: tf.zeros_like(keys, tf.bool),
+    )  # fmt: skip
+    if rectangular:
+        plan = rectangles.plan(
+            *contract.index.sizes(), contract.evaluation_bounds(), contract.num_replicas,
+            image_size, crop_fraction,
+        )  # fmt: skip
+        rows, height_width = rows_lib.RectangularRows(*arguments_of_rows, plan), (None, None)
+        logger.info("%d sizes of pictures, each a trace of the model: %s", len(plan.shapes),
+                    ", ".join(f"{h} x {w}" for h, w in plan.shapes))  # fmt: skip
+    else:
+        rows = rows_lib.Rows(*arguments_of_rows)
+    mend = source.repair(rows)
+
+    def batches(calls, first_step):
+        tables = pipeline.tables(first_step, contract.steps_per_epoch - first_step, rows, mend)
+        if rectangular:
+            return pipeline.whole_rectangles(
+                tables, lambda tables: source.decode.pictures(tables, batch_size, calls), mend,
+                batch_size,
+            )  # fmt: skip
+        vectors = source.decode.pictures(tables, batch_size, calls)
+        first, last = first_step * rows.per_step, contract.steps_per_epoch * rows.per_step
+        return pipeline.whole_batches(vectors, first, mend, batch_size, last)
+
+    calls = source.calls(threads, batches)
+    batches_of_epoch = contract.steps_per_epoch * rows.local_replicas
+    dataset = batches(calls, 0).take(batches_of_epoch)
 
     def only_examples(image, label, weight, record):
         everything = (image, label, record)
@@ -198,45 +281,54 @@ def eval_dataset(
                 *((tf.ensure_shape(record, [None]),) if include_record_ids else ()),
             )
         )
-    batches = contract.steps_per_epoch * contract.num_replicas // contract.num_workers
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches))
-    return _finish(dataset, threads)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches_of_epoch))
+    return clock.timed(_threaded(dataset, calls), rows.local_replicas)
 
 
-def _batches(
-    data_dir, split, global_batch_size, image_size, input_context, cache, on_error, max_bad_share,
-    num_classes, label_offset, threads, window_of, flip_of, scaled_decode, augment, initial_step,
-    order,
-):  # fmt: skip
-    """Returns `(dataset, contract)`: batches (image, label, weight, record)."""
-    arguments.choice("on_error", on_error, ("raise", "skip"))
-    max_bad_share = arguments.number("max_bad_share", max_bad_share, "[0, 1]")
-    if threads is not None:
-        threads = arguments.integer("threads", threads, 1)
-    arguments.choice("cache", cache, cache_lib.KINDS)
-    context = arguments.input_context(input_context)
-    worker = context.input_pipeline_id
-    contract = records.describe(
-        data_dir, split, global_batch_size, num_replicas=context.num_replicas_in_sync,
-        num_workers=context.num_input_pipelines, num_classes=num_classes,
-        label_offset=label_offset, on_error=on_error, **order,
-    )  # fmt: skip
-    for line in contract.lines(worker):
-        logger.info("%s", line)
-    store = cache_lib.create(cache, image_size, contract, worker)
-    decode = decoding.Decoding(contract, store, image_size, scaled_decode, augment)
-    rows = rows_lib.Rows(contract, worker, window_of, flip_of)
-    mend = repair.Repair(rows, decode.load, on_error, max_bad_share)
-    steps = None if contract.order is not None else contract.steps_per_epoch
-    batch_size = contract.global_batch_size // contract.num_replicas
-    tables = pipeline.tables(initial_step, steps, rows, mend)
-    vectors = decode.pictures(tables, batch_size, threads or pipeline.usable_cores())
-    whole = pipeline.whole_batches(vectors, initial_step * rows.per_step, mend, batch_size)
-    return (whole if steps is None else whole.take(steps * rows.local_replicas)), contract
+class _Source:
+    """What train and evaluation datasets have in common: the records, and what makes pictures."""
+
+    def __init__(
+        self, data_dir, split, global_batch_size, image_size, input_context, cache, on_error,
+        max_bad_share, num_classes, label_offset, scaled_decode=False, augment=None, *, order,
+        rectangular=False,
+    ):  # fmt: skip
+        arguments.choice("on_error", on_error, ("raise", "skip"))
+        self._max_bad_share = arguments.number("max_bad_share", max_bad_share, "[0, 1]")
+        self._on_error, self._image_size = on_error, image_size
+        self._cache = cache_lib.resolve(cache, image_size)
+        context = arguments.input_context(input_context)
+        self.worker = context.input_pipeline_id
+        self.contract = records.describe(
+            data_dir, split, global_batch_size, num_replicas=context.num_replicas_in_sync,
+            num_workers=context.num_input_pipelines, num_classes=num_classes,
+            label_offset=label_offset, on_error=on_error, **order,
+        )  # fmt: skip
+        for line in self.contract.lines(self.worker):
+            logger.info("%s", line)
+        self.store = cache_lib.create(self._cache, image_size, self.contract, self.worker)
+        self.decode = decoding.Decoding(
+            self.contract, self.store, (None, None) if rectangular else image_size, scaled_decode,
+            augment,
+        )  # fmt: skip
+        self.batch_size = self.contract.global_batch_size // self.contract.num_replicas
+
+    def repair(self, rows):
+        return repair.Repair(rows, self.decode.load, self._on_error, self._max_bad_share)
+
+    def calls(self, threads, batches):
+        """Returns the number of parallel calls, measured on `batches` for "auto"."""
+        return threads_lib.choose(
+            threads,
+            lambda calls, step: _threaded(batches(calls, step), calls),
+            self.contract,
+            self._image_size,
+            cache=str(self._cache),
+        )
 
 
-def _finish(dataset, threads):
+def _threaded(dataset, calls):
+    """Returns the dataset with a buffer, and a thread for each call."""
     options = pipeline.options()
-    if threads is not None:
-        options.threading.private_threadpool_size = threads
-    return clock.timed(dataset.prefetch(2)).with_options(options)
+    options.threading.private_threadpool_size = calls
+    return dataset.prefetch(2).with_options(options)

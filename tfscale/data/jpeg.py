@@ -124,7 +124,7 @@ def resize(image, image_size):
 
     Args:
         image: uint8 tensor [height, width, 3].
-        image_size: (height, width) wanted, in pixels.
+        image_size: (height, width) wanted, in pixels, or such an int32 tensor.
 
     Returns:
         uint8 tensor [*image_size, 3].
@@ -135,7 +135,8 @@ def resize(image, image_size):
     """
     image = tf.image.resize(image, image_size, method="bilinear")
     image = tf.cast(image + 0.5, tf.uint8)  # a weighted mean of [0, 255] stays inside it
-    return tf.ensure_shape(image, [*image_size, 3])
+    sides = [None, None] if tf.is_tensor(image_size) else image_size
+    return tf.ensure_shape(image, [*sides, 3])
 
 
 def flip(image, mirrored):

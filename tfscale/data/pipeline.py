@@ -41,7 +41,7 @@ def tables(first_step, num_steps, rows, repair):
 
     Args:
         first_step: `int`.
-        num_steps: `int`, or None for no end. With it, one more row shows a gap at the very end.
+        num_steps: `int`, or None for no end.
         rows: `rows.Rows`.
         repair: `repair.Repair`, asked to try a record every 64 steps.
     """
@@ -59,16 +59,12 @@ def tables(first_step, num_steps, rows, repair):
         )
 
     steps = tf.data.Dataset.counter(first_step)
-    if num_steps is None:
-        return steps.map(table).prefetch(2)
-    made = steps.take(num_steps).map(table).prefetch(2)
-    end = tf.data.Dataset.from_tensors(rows.end(first_step + num_steps))
-    spec = tf.TensorSpec([None, len(rows_lib.COLUMNS)], tf.int64)
-    loose = [part.map(lambda table: tf.ensure_shape(table, spec.shape)) for part in (made, end)]
-    return loose[0].concatenate(loose[1])
+    if num_steps is not None:
+        steps = steps.take(num_steps)
+    return steps.map(table).prefetch(2)
 
 
-def whole_batches(vectors, first_position, repair, batch_size):
+def whole_batches(vectors, first_position, repair, batch_size, last_position=None):
     """Returns batches of `batch_size` rows, of which none is missing.
 
     Args:
@@ -77,23 +73,70 @@ def whole_batches(vectors, first_position, repair, batch_size):
         first_position: `int`.
         repair: `repair.Repair`, mends the gaps.
         batch_size: `int`.
+        last_position: `int`, the position after the last; None if there is no last.
+
+    Returns:
+        `tf.data.Dataset` of (image, label, weight, record).
+    """
+    return _closed(_ended(vectors, last_position), first_position, repair, batch_size)
+
+
+def whole_rectangles(tables, pictures, repair, batch_size):
+    """Returns batches of `batch_size` rows, of which none is missing, each of a size of its own.
+
+    Args:
+        tables: see `tables`, from the first step on.
+        pictures: function of such a dataset to one of vectors, see `whole_batches`.
+        repair, batch_size: see `whole_batches`.
 
     Returns:
         `tf.data.Dataset` of (image, label, weight, record).
     """
 
     @tf.autograph.experimental.do_not_convert
+    def of_batch(table):
+        # To its last row, so that no gap is left for the next batch, which has another size.
+        vectors = pictures(tf.data.Dataset.from_tensors(table))
+        return _ended(vectors, table[-1, rows_lib.POSITION] + 1)
+
+    return _closed(tables.rebatch(batch_size).flat_map(of_batch), 0, repair, batch_size)
+
+
+def _ended(vectors, last_position):
+    """Returns vectors with the position after their last row in front; the last one is empty."""
+    shapes = [[None, *part.shape[1:]] for part in vectors.element_spec]
+
+    @tf.autograph.experimental.do_not_convert
+    def loose(end, *parts):
+        return tf.cast(end, tf.int64), *map(tf.ensure_shape, parts, shapes)
+
+    ended = vectors.map(lambda position, *parts: loose(position[-1] + 1, position, *parts))
+    if last_position is None:
+        return ended
+    nothing = [
+        tf.zeros([side or 0 for side in shape], part.dtype)
+        for shape, part in zip(shapes, vectors.element_spec, strict=True)
+    ]
+    last = tf.data.Dataset.from_tensors((last_position, *nothing)).map(loose)
+    return ended.concatenate(last)
+
+
+def _closed(ended, first_position, repair, batch_size):
+    """Returns whole batches of vectors that say up to which position they go."""
+
+    @tf.autograph.experimental.do_not_convert
     def close_gaps(first, vector):
-        positions, *parts = vector
+        end, positions, *parts = vector
 
         def mended():
             found = tf.numpy_function(repair.batch, [first, *vector], _DTYPES)
             return [tf.ensure_shape(a, [None, *b.shape[1:]])
                     for a, b in zip(found, parts, strict=True)]  # fmt: skip
 
-        full = tf.equal(positions[-1] - first + 1, tf.size(positions, tf.int64))
+        full = tf.equal(end - first, tf.size(positions, tf.int64))
         whole = tf.logical_and(full, tf.reduce_all(parts[-1] != POISON))
-        return positions[-1] + 1, tuple(tf.cond(whole, lambda: parts, mended))
+        return end, tuple(tf.cond(whole, lambda: parts, mended))
 
-    scanned = vectors.scan(tf.constant(first_position, tf.int64), close_gaps)
+    scanned = ended.scan(tf.constant(first_position, tf.int64), close_gaps)
+    scanned = scanned.filter(lambda image, label, *_: tf.size(label) > 0)
     return scanned.rebatch(batch_size, drop_remainder=True)

@@ -63,11 +63,12 @@ class Repair:
             return False
         return True
 
-    def batch(self, first, positions, *parts):
-        """Fills the gaps between `first` and the last of `positions`.
+    def batch(self, first, end, positions, *parts):
+        """Fills the gaps between `first` and `end`.
 
         Args:
-            first: `int`, the position at which the batch should begin.
+            first, end: `int`, the position at which the rows should begin, and the one after
+                the last.
             positions: int64 array, those that are there.
             *parts: arrays with one entry for each of `positions`.
 
@@ -79,7 +80,7 @@ class Repair:
         there = {int(position): i for i, position in enumerate(positions)}
         whole = [
             [part[there[p]] for part in parts] if p in there else self._at(p)
-            for p in range(int(first), int(positions[-1]) + 1)
+            for p in range(int(first), int(end))
         ]
         return tuple(map(np.stack, zip(*whole, strict=True)))
 

@@ -11,23 +11,29 @@ import numpy as np
 import tensorflow as tf
 
 from tfscale.data import order as order_lib
+from tfscale.data import rectangles
 
-COLUMNS = range(13)
+COLUMNS = range(15)
 (
     POSITION, RECORD, KEY, FILE, OFFSET, LENGTH, SOURCE_HEIGHT, SOURCE_WIDTH, TOP, LEFT, HEIGHT,
-    WIDTH, FLIP,
+    WIDTH, OUT_HEIGHT, OUT_WIDTH, FLIP,
 ) = COLUMNS  # fmt: skip
 PADDING = -1
 
 
-def shape(row):
+def source_size(row):
     """Returns the height and width of a row's picture, int64 [2]."""
-    return tf.stack([row[SOURCE_HEIGHT], row[SOURCE_WIDTH]])
+    return row[SOURCE_HEIGHT : SOURCE_WIDTH + 1]
 
 
-def window(row):
-    """Returns the window of a row's picture that is looked at, int32 [4]."""
-    return tf.cast(row[TOP : WIDTH + 1], tf.int32)
+def window(rows):
+    """Returns the window that is looked at, int32 [..., 4], of a row or of rows [..., columns]."""
+    return tf.cast(rows[..., TOP : WIDTH + 1], tf.int32)
+
+
+def out_size(row):
+    """Returns the height and width of what becomes of a row's picture, int32 [2]."""
+    return tf.cast(row[OUT_HEIGHT : OUT_WIDTH + 1], tf.int32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,12 +43,14 @@ class Rows:
     Args:
         contract: `contract.DataContract`.
         worker: `int`.
+        image_size: (height, width) of all pictures, pixels.
         window_of: function of (shapes int64 [n, 2], keys int64 [n]) to windows int64 [n, 4].
         flip_of: function of keys to bool [n].
     """
 
     contract: object
     worker: int
+    image_size: tuple
     window_of: Callable
     flip_of: Callable
 
@@ -85,14 +93,43 @@ class Rows:
         seed = self.contract.order.seed if self.contract.order is not None else 0
         keys = order_lib.augmentation_keys(seed, epochs, records)
         places = tf.gather(self._places, tf.maximum(records, 0))
+        windows, sizes = self._windows_and_sizes(records, positions, places[:, -2:], keys)
         head = tf.stack([positions, records, keys], 1)
         flips = tf.cast(self.flip_of(keys), tf.int64)[:, tf.newaxis]
-        windows = tf.cast(self.window_of(places[:, -2:], keys), tf.int64)
-        table = tf.concat([head, places, windows, flips], 1)
-        return tf.ensure_shape(table, [records.shape[0], len(COLUMNS)])
+        parts = [head, places, tf.cast(windows, tf.int64), tf.cast(sizes, tf.int64), flips]
+        return tf.ensure_shape(tf.concat(parts, 1), [records.shape[0], len(COLUMNS)])
 
-    def end(self, num_steps):
-        """Returns the row after the last of `num_steps` steps: a place for a gap to show at."""
-        row = np.zeros([1, len(COLUMNS)], np.int64)
-        row[0, [POSITION, RECORD]] = num_steps * self.per_step, PADDING
-        return tf.constant(row)
+    def _windows_and_sizes(self, records, positions, shapes, keys):
+        sizes = tf.broadcast_to(tf.constant(self.image_size, tf.int64), tf.shape(shapes))
+        return self.window_of(shapes, keys), sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class RectangularRows(Rows):
+    """The rows of one worker in an evaluation whose batches differ in their sizes.
+
+    Args:
+        contract, worker, image_size, window_of, flip_of: see `Rows`; the first two decide.
+        plan: `rectangles.Rectangles`.
+    """
+
+    plan: rectangles.Rectangles
+
+    def __post_init__(self):
+        super().__post_init__()
+        windows = np.empty_like(self.plan.windows)
+        windows[self.plan.order] = self.plan.windows
+        with tf.device("CPU:0"):
+            object.__setattr__(self, "_order", tf.constant(self.plan.order))
+            object.__setattr__(self, "_windows", tf.constant(windows))
+            # All replicas of a step have the same size.
+            sizes = tf.constant(self.plan.sizes[:: self.contract.num_replicas])
+            object.__setattr__(self, "_sizes", sizes)
+
+    def records(self, step):
+        places, epochs = super().records(step)
+        return tf.where(places < 0, places, tf.gather(self._order, tf.maximum(places, 0))), epochs
+
+    def _windows_and_sizes(self, records, positions, shapes, keys):
+        windows = tf.gather(self._windows, tf.maximum(records, 0))
+        return windows, tf.gather(self._sizes, positions // self.per_step)
