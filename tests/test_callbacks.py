@@ -223,8 +223,9 @@ def test_progress_in_a_log_file_has_lines_in_mid_epoch_too():
     out = io.StringIO()
     fit([Slow(), Progress(BATCH, interval_seconds=0.05, stream=out)], epochs=1, validate=False)
     middle = out.getvalue().splitlines()[2:-1]
-    assert 1 <= len(middle) <= 3
-    assert "step 4/6" in out.getvalue() or "step 5/6" in out.getvalue()
+    # Steps of 20 ms and lines every 50 ms; a busy machine stretches the steps.
+    assert 1 <= len(middle) <= 5
+    assert any(f"step {n}/6" in middle[0] for n in range(2, 6)), middle
     assert "s left" in middle[0]
 
 
