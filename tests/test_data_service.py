@@ -116,10 +116,10 @@ def test_silence_is_mentioned_and_then_an_error(monkeypatch, caplog):
 
 def test_an_error_of_the_service_carries_its_address():
     def fails():
-        raise tf.errors.NotFoundError(None, None, "no such dataset")
+        raise tf.errors.NotFoundError(None, None, "Op type not registered 'TfscaleReadRecords'")
         yield
 
-    with pytest.raises(RuntimeError, match=rf"data service at {NOWHERE} failed: no such dataset"):
+    with pytest.raises(RuntimeError, match=f"data service at {NOWHERE} failed: Op.*C ops: install"):
         next(ordered(fails()))
 
 
@@ -143,7 +143,7 @@ def test_what_only_this_process_can_run_is_refused():
     )
     with pytest.raises(ValueError, match="use no cache with it"):
         service_client._refuse_local(steps.map(table.lookup))
-    service_client._refuse_local(service_client._made_by_service(0, vectors_of))
+    service_client._refuse_local(service_client._made_by_service(0, vectors_of, 2))
 
 
 def test_a_port_where_another_program_listens(monkeypatch):

@@ -12,24 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests import record_files
-from tfscale.data import (
-    cache,
-    crops,
-    decoding,
-    pipeline,
-    records,
-    repair,
-    service_client,
-)
-from tfscale.data import (
-    rows as rows_lib,
-)
+from tfscale.data import images, service_address
 
 ROOT = Path(__file__).parent.parent.parent
-SIZE = (16, 16)
 
 
 class Program:
@@ -85,35 +72,11 @@ def processes(port):
     return sorted(found, key=lambda pid: (found[pid], pid))
 
 
-def batches(folder, context, first_step, address=None, on_error="skip"):
-    contract = records.describe(
-        folder, "train", 8, num_replicas=context.num_replicas_in_sync,
-        num_workers=context.num_input_pipelines, on_error=on_error, seed=5, remainder="carry",
-        training=True,
+def batches(folder, context, address=None):
+    return images.train_dataset(
+        folder, 8, 16, context, seed=5, initial_step=3, on_error="skip", threads=2,
+        include_record_ids=True, data_service=address,
     )  # fmt: skip
-    worker = context.input_pipeline_id
-    decode = decoding.Decoding(contract, cache.create(None, SIZE, contract, worker), SIZE)
-    rows = rows_lib.Rows(
-        contract, worker,
-        lambda shapes, keys: crops.sample_crop(shapes, keys, (0.08, 1.0), (3 / 4, 4 / 3)),
-        crops.flips,
-    )  # fmt: skip
-    mend = repair.Repair(rows, decode.load, on_error, 0.5)
-    batch_size = contract.global_batch_size // contract.num_replicas
-    if address is None:
-        tables = pipeline.tables(first_step, None, rows, mend)
-        vectors = decode.pictures(tables, batch_size, 2)
-    else:
-
-        def vectors_of(step):
-            table = tf.data.Dataset.from_tensors(rows.table(step))
-            return decode.pictures(table, rows.per_step, service_client.CALLS)
-
-        vectors = service_client.distribute(
-            address, first_step, vectors_of, rows.per_step, mend.probe
-        )
-    whole = pipeline.whole_batches(vectors, first_step * rows.per_step, mend, batch_size)
-    return whole.with_options(pipeline.options())
 
 
 def assert_same(got, expected):
@@ -127,13 +90,13 @@ def test_batches_are_the_same_with_and_without_it_also_when_a_data_worker_is_kil
     record_files.write(tmp_path, [20, 17], encoded={6: b"not a picture"}, size=(0, 0))
     with program("-m", "tfscale.data.service", "--workers=2", "--threads=1") as service:
         alone = {
-            worker: record_files.take(batches(tmp_path, record_files.context(worker, 2), 3), 60)
+            worker: record_files.take(batches(tmp_path, record_files.context(worker, 2)), 60)
             for worker in range(2)
         }
-        assert not any(6 in batch[3] for worker in alone.values() for batch in worker)
+        assert not any(6 in batch[2] for worker in alone.values() for batch in worker)
         address = service.wait_for(r"ready at grpc://(127.0.0.1:\d+), 2 data worker")[1]
         served = {
-            worker: iter(batches(tmp_path, record_files.context(worker, 2), 3, address))
+            worker: iter(batches(tmp_path, record_files.context(worker, 2), address))
             for worker in range(2)
         }
 
@@ -151,7 +114,7 @@ def test_batches_are_the_same_with_and_without_it_also_when_a_data_worker_is_kil
         service.wait_for("it was the last data worker. The service ends")
         assert service.process.wait(20) == 1
         with pytest.raises(ConnectionError, match=f"no data service answers at {address}"):
-            service_client.service_address.wait_for(address, seconds=0.5)
+            service_address.wait_for(address, seconds=0.5)
 
 
 @pytest.mark.slow

@@ -18,9 +18,11 @@ import tensorflow as tf
 from tfscale.data import pipeline, repair, service_address
 
 CALLS = 64  # decode calls in a data worker, of which its threads run as many as it has
-AHEAD = 2  # steps begun in a data worker
+ROWS = 32  # rows of a vector: one call of the native ops, which holds one thread
+AHEAD = 2, 4  # steps begun in a data worker, fewest and most, for this many rows in all:
+BEGUN = 512
 REQUESTS = 2, 16  # elements asked for at a time, fewest and most
-WINDOW = 8, 32  # steps kept while an earlier one is missing, fewest and most
+WINDOW = 8, 64  # steps kept while an earlier one is missing, fewest and most
 BYTES = 2 << 30  # that either may take
 REGISTER_SECONDS, MENTION_SECONDS = 30.0, 10.0
 GONE_SECONDS, GIVE_UP_SECONDS = 30.0, 300.0  # without the dispatcher, and with it
@@ -58,7 +60,8 @@ def distribute(address, first_step, vectors_of, per_step, probe):
     """
     service_address.wait_for(address)
     with tf.device("CPU:0"):
-        dataset = _made_by_service(first_step, vectors_of)
+        ahead = _number(AHEAD, BEGUN, per_step)
+        dataset = _made_by_service(first_step, vectors_of, ahead)
     _refuse_local(dataset)
     dataset_id = _register(address, dataset)
     spec = dataset.element_spec
@@ -71,23 +74,23 @@ def distribute(address, first_step, vectors_of, per_step, probe):
                 f"grpc://{address}",
                 dataset_id,
                 spec,
-                max_outstanding_requests=_number(REQUESTS, step_bytes),
+                max_outstanding_requests=_number(REQUESTS, BYTES, step_bytes),
             ).with_options(pipeline.options())
 
     def vectors():
-        window = _number(WINDOW, step_bytes)
+        window = _number(WINDOW, BYTES, step_bytes)
         steps = _Ordered(address, first_step, vectors_of, per_step, probe, made, window)
         yield from steps.vectors()
 
     return tf.data.Dataset.from_generator(vectors, output_signature=spec[1:])
 
 
-def _number(bounds, bytes_each):
+def _number(bounds, total, each):
     low, high = bounds
-    return max(low, min(high, BYTES // bytes_each))
+    return max(low, min(high, total // each))
 
 
-def _made_by_service(first_step, vectors_of):
+def _made_by_service(first_step, vectors_of, ahead):
     """Returns the dataset of (step, position, ...) that the data workers share among them.
 
     An element without rows ends each step. Without it nobody would know whether rows are missing
@@ -103,7 +106,7 @@ def _made_by_service(first_step, vectors_of):
         return loose.concatenate(end.map(lambda step, *parts: (step, *map(_any_length, parts))))
 
     made = tf.data.Dataset.range(first_step, _NEVER).interleave(
-        of_step, cycle_length=AHEAD, num_parallel_calls=AHEAD, deterministic=False
+        of_step, cycle_length=ahead, num_parallel_calls=ahead, deterministic=False
     )
     return made.with_options(pipeline.options())
 
@@ -262,7 +265,15 @@ class _Ordered:
                 self._mention_silence(turn * MENTION_SECONDS)
                 continue
             if isinstance(item, Exception):
-                raise RuntimeError(f"the data service at {self._address} failed: {item}") from item
+                advice = (
+                    "; it runs without tfscale's C ops: install the package there as here, or set "
+                    "TFSCALE_NATIVE=0 here"
+                    if "Op type not registered 'Tfscale" in str(item)
+                    else ""
+                )
+                raise RuntimeError(
+                    f"the data service at {self._address} failed: {item}{advice}"
+                ) from item
             return item
 
     def _mention_silence(self, seconds):

@@ -24,10 +24,11 @@ def main(role, address, host=""):
         address: port of the dispatcher to start, or "host:port" of the one to serve.
         host: `str`, how others reach this worker.
     """
+    # Loads the ops that the datasets of a trainer may hold. The dispatcher builds them, too.
+    native.available()
     if role == "dispatcher":
         server = data_service.dispatch_server(int(address))
     else:
-        native.available()  # loads the ops, which the datasets of a trainer may hold
         service_address.wait_for(address)  # it may have been started together with this one
         service = tf.data.experimental.service
         server = service.WorkerServer(
