@@ -30,7 +30,7 @@ columns:
     share of bound  of the bound's images/CPU-s, each repeat with the bound's in the same turn
     mean area       share of the picture in a crop: samplers differ, and less area is less work
 
-A pipeline first takes {DRAIN} batches that do not count: what lies ready in its buffers is for free.
+A pipeline first takes {DRAIN} batches that do not count: what lies ready in buffers is free.
 
 time: {{pipelines}} x {{repeats}} x ({{seconds}} + 1) s, and some 8 s to start each: all pipelines
 with the default of 5 repeats of 5 s take about 11 minutes on 2 cores that are otherwise idle, and
@@ -143,7 +143,9 @@ def _run(args):
     rows = results.rows_of(samples, facts)
     if rows:
         say(f"\n{title}\n{results.table(rows)}")
-        write(args, rows, data, title)
+        write_rows(args, rows, data)
+        if args.plot:
+            results.plot(args.plot, rows, title)
     for line in missing:
         say(f"left out: {line}")
     for failure in failures:
@@ -156,14 +158,12 @@ def measure(commands, args):
     with tempfile.TemporaryDirectory(prefix="tfscale-input-") as logs:
         with running.started(commands, args.logs or logs, say) as (programs, failures):
             facts = {program.name: program.facts for program in programs}
-            samples = running.in_turns(
-                programs, failures, args.repeats, args.seconds, DRAIN, say
-            )
+            samples = running.in_turns(programs, failures, args.repeats, args.seconds, DRAIN, say)
     return samples, facts, failures
 
 
-def write(args, rows, data, title):
-    """Writes the files that were asked for."""
+def write_rows(args, rows, data):
+    """Writes the JSON that was asked for."""
     if args.json:
         write_json(
             args.json,
@@ -177,8 +177,6 @@ def write(args, rows, data, title):
             mean_bytes=data.mean_bytes,
             mean_pixels=data.mean_pixels,
         )
-    if args.plot:
-        results.plot(args.plot, rows, title)
 
 
 def describe(data, args):
@@ -204,7 +202,6 @@ def settings(name, args, data):
         "windows": data.windows,
         "count": data.count,
         "mean_area": data.mean_area,
-        "cache": args.cache_dir,
     }
 
 

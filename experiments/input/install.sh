@@ -75,8 +75,8 @@ install_ffcv() {
             "(Debian: apt-get install pkg-config libopencv-dev libturbojpeg0-dev g++)" >&2
         exit 1
     }
-    step "installing PyTorch and numba" "$python" -m pip install "torch==2.14.1" \
-        "torchvision==0.29.1" numba "opencv-python-headless<5" "setuptools<70" wheel
+    step "installing PyTorch and numba" "$python" -m pip install "torch==2.13.0" "torchvision==0.28.0" \
+        numba "opencv-python-headless<5" setuptools wheel
     step "compiling FFCV" "$python" -m pip install --no-build-isolation "ffcv==1.0.2"
     step "checking" "$python" -c "import ffcv.fields.decoders"
 }

@@ -114,6 +114,7 @@ def _digest(source, has_records):
 
 
 def _make(source, has_records, folder):
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # not a word about GPUs
     import tensorflow as tf
 
     from tfscale.data import prepare, records

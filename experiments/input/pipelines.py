@@ -1,24 +1,24 @@
 """The pipelines that can be compared, and what each of them runs in.
 
-    bound                C on libjpeg-turbo: decodes the window alone, resizes by SSE; one core, no
-                         files, no framework. Nothing that decodes in full can be faster.
-    bound_parallel       the same on --threads cores, which may slow each other down
-    tfscale              tfscale.data.train_dataset as it is installed, uint8
-    tfscale_tensorflow   the same without its native ops (TFSCALE_NATIVE=0)
-    tfscale_memory       tfscale with cache="memory", second epoch and later
-    tfscale_decoded      tfscale with cache="decoded", second epoch and later
-    tfscale_float        tfscale, then normalised to float32 in the pipeline
-    by_hand              the ops of tfscale_tensorflow in plain tf.data, files read in sequence
-    by_hand_random       the same, each record read at its offset, as tfscale does
-    official             tf-models-official's ImageNet input, float32 normalised
-    dali                 NVIDIA DALI on the CPU, fused random-crop decoder, uint8
-    dali_float           the same, float32 normalised
-    torchvision          ImageFolder, RandomResizedCrop on PIL, DataLoader, uint8
-    torchvision_float    the same, float32 normalised
-    grain                grain with OpenCV in worker processes, uint8
-    ffcv                 FFCV on a .beton file of the same JPEGs, uint8
-    simplejpeg           a bare loop on one thread: simplejpeg's fast mode and OpenCV's resize, no
-                         files, the windows of the bound, uint8
+bound                C on libjpeg-turbo: decodes the window alone, resizes by SSE; one core, no
+                     files, no framework. Nothing that decodes in full can be faster.
+bound_parallel       the same on --threads cores, which may slow each other down
+tfscale              tfscale.data.train_dataset as it is installed, uint8
+tfscale_tensorflow   the same without its native ops (TFSCALE_NATIVE=0)
+tfscale_memory       tfscale with cache="memory", second epoch and later
+tfscale_decoded      tfscale with cache="decoded", second epoch and later
+tfscale_float        tfscale, then normalised to float32 in the pipeline
+by_hand              the ops of tfscale_tensorflow in plain tf.data, files read in sequence
+by_hand_random       the same, each record read at its offset, as tfscale does
+official             tf-models-official's ImageNet input, float32 normalised
+dali                 NVIDIA DALI on the CPU, fused random-crop decoder, uint8
+dali_float           the same, float32 normalised
+torchvision          ImageFolder, RandomResizedCrop on PIL, DataLoader, uint8
+torchvision_float    the same, float32 normalised
+grain                grain with OpenCV in worker processes, uint8
+ffcv                 FFCV on a .beton file of the same JPEGs, uint8
+simplejpeg           a bare loop on one thread: simplejpeg's fast mode and OpenCV's resize, no
+                     files, the windows of the bound, uint8
 """
 
 import dataclasses

@@ -15,24 +15,25 @@ def rows_of(samples, facts):
         facts: ``{pipeline: {"dtype", "shape", "mean_area"}}``.
 
     Returns:
-        `list` of `dict`: medians of the repeats, and in `repeats` each repeat's
-        ``images_per_cpu_second``. ``share_of_bound`` is None without the bound.
+        `list` of `dict`: medians of the repeats, and in ``repeats`` and ``repeats_per_second``
+        the images per CPU-second and per second of each. ``share_of_bound`` is None without the
+        bound.
     """
     rows = []
     for name, turns in samples.items():
         rates = [turn["images"] / turn["cpu_seconds"] for turn in turns]
+        per_second = [turn["images"] / turn["wall_seconds"] for turn in turns]
         rows.append(
             {
                 "pipeline": name,
                 "images_per_cpu_second": statistics.median(rates),
-                "images_per_second": statistics.median(
-                    turn["images"] / turn["wall_seconds"] for turn in turns
-                ),
+                "images_per_second": statistics.median(per_second),
                 "share_of_bound": None,
                 "dtype": facts[name]["dtype"],
                 "mean_area": facts[name].get("mean_area"),
                 "spread": (max(rates) - min(rates)) / statistics.median(rates),
                 "repeats": rates,
+                "repeats_per_second": per_second,
             }
         )
     bound = next((row for row in rows if row["pipeline"] == "bound"), None)

@@ -144,7 +144,9 @@ def started(commands, logs, say, timeout=300.0):
         for command in commands:
             say(f"starting {command.name} ...")
             try:
-                programs.append(Program(command, os.path.join(logs, f"{command.name}.log"), timeout))
+                programs.append(
+                    Program(command, os.path.join(logs, f"{command.name}.log"), timeout)
+                )
             except ProgramFailed as failure:
                 failures.append(str(failure))
         yield programs, failures

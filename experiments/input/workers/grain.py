@@ -10,7 +10,6 @@ import numpy as np
 from experiments.input import measuring
 from experiments.input.workers import windows
 
-
 cv2.setNumThreads(0)  # here, so that it holds in the worker processes too
 
 

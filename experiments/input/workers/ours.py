@@ -15,12 +15,13 @@ def batches(settings):
         settings["records"],
         settings["batch"],
         settings["image_size"],
-        cache=CACHES.get(settings["pipeline"]),
+        cache=settings.get("cache") or CACHES.get(settings["pipeline"]),
         threads=settings["threads"],
     )
-    if settings["pipeline"] == "tfscale_float":
+    if settings.get("as_float") or settings["pipeline"] == "tfscale_float":
         dataset = dataset.map(
-            lambda image, label: (normalising.normalise(image), label), settings["threads"]
+            lambda image, label: (normalising.normalise(image), label),
+            num_parallel_calls=settings["threads"],
         ).prefetch(2)
     for images, _ in dataset:
         yield images

@@ -29,4 +29,8 @@ def mean_area(listing):
         shapes = [entry[2:] for entry in json.load(file)] * ROUNDS
     generator = np.random.default_rng(0)
     cuts = [sample(*shape, generator) for shape in shapes]
-    return float(np.mean([h * w / (y * x) for (_, _, h, w), (y, x) in zip(cuts, shapes)]))
+    shares = [
+        rows * columns / (height * width)
+        for (_, _, rows, columns), (height, width) in zip(cuts, shapes, strict=True)
+    ]
+    return float(np.mean(shares))
