@@ -26,6 +26,7 @@ _RANGES = {
     "bucket_bytes": (1, math.inf),
     "streams": (1, 64),
     "start_timeout": (0.001, math.inf),
+    "threads": (1, 1024),
     "seed": (0, 2**32 - 1),  # what NumPy's generators take
     "save_every": (1, math.inf),
 }
@@ -102,7 +103,28 @@ class RunConfig:
     start_timeout: float = _field(120.0, "seconds to wait for missing workers at the start")
 
     # Input and bookkeeping
-    cache: Literal["none", "memory", "disk", "decoded"] = _field("memory", "what the input caches")
+    cache: Literal["none", "memory", "disk", "decoded"] = _field(
+        "memory", "what the input keeps: files' bytes in memory or on disk, or decoded pictures"
+    )
+    cache_budget: str | None = _field(
+        None, "most that each worker keeps, such as 8GiB; none = what is free; the rest is read"
+    )
+    cache_dir: str | None = _field(None, "folder of the disk cache, on a local disk")
+    threads: int | Literal["auto"] = _field(
+        "auto", "pictures read and decoded at a time; auto = measured at the start"
+    )
+    data_service: str | None = _field(
+        None, "grpc://host:port that decodes for the workers; none = what the launcher started"
+    )
+    scaled_decode: bool = _field(
+        False, "decode large crops at half, a quarter or an eighth: faster, other pixels"
+    )
+    rand_augment: tuple[int, float] | None = _field(
+        None, "operations,magnitude of RandAugment, such as 2,9; none = crops and flips only"
+    )
+    rectangular_eval: bool = _field(
+        False, "evaluate in batches of like aspect ratio, whose long side is not cut to the short"
+    )
     on_error: Literal["raise", "skip"] = _field("raise", "what a corrupt record does")
     seed: int = _field(0, "seed of weights, order and augmentation")
     save_every: int | None = _field(None, "steps between checkpoints; none = every epoch")
@@ -116,6 +138,13 @@ class RunConfig:
             ):
                 bounds = f"from {low:g} to {high:g}" if high < math.inf else f"at least {low:g}"
                 raise ValueError(f"--{name}={value} is out of range: it must be {bounds}")
+        if self.cache_budget is not None and self.cache == "none":
+            raise ValueError(f"--cache_budget={self.cache_budget} has no effect with --cache=none")
+        if self.cache_dir is not None and self.cache != "disk":
+            raise ValueError(
+                f"--cache_dir={self.cache_dir} has no effect with --cache={self.cache}; it needs "
+                "--cache=disk"
+            )
         if not self.model_dir:
             raise ValueError("--model_dir is empty; it must name a folder")
         self._check_compression()

@@ -22,7 +22,7 @@ from pathlib import Path
 # Started as a file, Python puts experiments/ on the path in place of the folder above it.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from experiments import communication, failures
+from experiments import communication, failures, inputs
 from experiments.quickstart import config as quickstart
 from experiments.quickstart.datasets import ensure_records
 from tfscale.cluster import ClusterConfig
@@ -35,7 +35,7 @@ CONFIGS = {
     "folder": quickstart.folder,
 }
 # Fields that may differ between workers: paths are local matters.
-LOCAL_FIELDS = ("data_dir", "model_dir")
+LOCAL_FIELDS = ("data_dir", "model_dir", "cache_dir", "threads")
 
 
 def main(argv=None):
@@ -140,12 +140,10 @@ def train(run, cluster):
             input_context=context,
             split=run.train_split,
             seed=run.seed,
-            cache=None if run.cache == "none" else run.cache,
             initial_step=resume.initial_step,
             num_classes=contract.num_classes,
             on_error=run.on_error,
-            area_range=(run.min_crop_area, 1.0),
-            flip=run.flip,
+            **inputs.train_options(run),
         )
 
     def eval_data(context):
@@ -158,6 +156,8 @@ def train(run, cluster):
             crop_fraction=run.eval_crop_fraction,
             num_classes=contract.num_classes,
             on_error=run.on_error,
+            threads=run.threads,
+            rectangular=run.rectangular_eval,
         )
 
     # ------------------------------------------------------------------ model
@@ -243,7 +243,8 @@ def build_model(run, num_classes):
         )
 
     build = getattr(models.resnet, run.model)
-    shape = (run.image_size, run.image_size, 3)
+    side = None if run.rectangular_eval else run.image_size
+    shape = (side, side, 3)
     return build(input_shape=shape, num_classes=num_classes, norm=norm)
 
 

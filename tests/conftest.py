@@ -2,11 +2,13 @@
 
 import os
 import signal
+import tempfile
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 os.environ.pop("TF_CONFIG", None)
+os.environ["TFSCALE_THREADS_FILE"] = os.path.join(tempfile.mkdtemp(), "threads.json")
 
 
 # A shell that starts the tests in the background, or nohup, makes them and their children ignore

@@ -6,8 +6,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from tfscale.data import index as index_lib
-from tfscale.data import reading
+from tfscale.data import reading, resync
 
 
 def picture(number=0, height=48, width=64):
@@ -60,15 +59,7 @@ def flip_byte(path, offset):
 
 def frames(path):
     """Byte at which each record of an intact file begins."""
-    from tfscale.data import scan
-
-    lengths = [length for length, _ in scan.scan_file(str(path))]
-    return [
-        int(offset)
-        for offset in index_lib.Shard(
-            path.name, 0, tuple(lengths), (0,) * len(lengths), (0,) * len(lengths)
-        ).offsets
-    ]
+    return [offset for offset, _, _ in resync.walk(str(path))]
 
 
 def context(worker=0, workers=1, replicas=None):

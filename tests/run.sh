@@ -18,6 +18,8 @@ python="$VIRTUAL_ENV/bin/python"
 echo "Installing the test extras (some minutes the first time) ..."
 "$python" -m pip install --quiet --constraint requirements.txt \
     ".[quickstart,official,addons,test]"
+# The tests import the package from this folder: its C ops must lie here too.
+"$python" setup.py --quiet build_ext --inplace
 rm -rf build ./*.egg-info
 if [ "${1:-}" = "--fast" ]; then
     shift

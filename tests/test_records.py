@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tests import record_files
-from tfscale.data import index, order, records, scan
+from tfscale.data import index, order, records
 
 
 def plain_hash(*words):
@@ -158,12 +158,6 @@ def test_more_rows_than_records_is_refused_with_the_arithmetic():
         order.Order(3, 4, 2)
 
 
-def test_checksum_of_a_known_string():
-    # CRC-32C of 32 zero bytes is 0x8a9136aa (RFC 3720, B.4).
-    crc = 0x8A9136AA
-    assert scan.masked_crc32c(bytes(32)) == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) % 2**32
-
-
 def test_index_of_files_without_one_is_built_saved_and_read_again(tmp_path, caplog):
     caplog.set_level(logging.INFO, "tfscale")
     record_files.write(tmp_path, [3, 4])
@@ -226,12 +220,15 @@ def test_truncated_and_damaged_files_without_index(tmp_path, caplog):
     with pytest.raises(ValueError, match=f"record 8 of {paths[0]}, at byte {places[8]}.*truncated"):
         records.find(tmp_path)
     assert records.find(tmp_path, on_error="skip").num_records == 18
-    assert "the 50 bytes from there on are lost" in caplog.text
+    assert "truncated); 50 bytes are lost" in caplog.text
     assert not (tmp_path / "train.index.json").exists()
     paths[0].write_bytes(whole)
     record_files.flip_byte(paths[0], places[5] + 1)
     with pytest.raises(ValueError, match=f"record 5 of {paths[0]}.*its length is damaged"):
         records.find(tmp_path)
+    found = records.find(tmp_path, on_error="skip")
+    assert found.shards[0].offsets.tolist() == places[:5] + places[6:]
+    assert found.num_records == 19 and not (tmp_path / "train.index.json").exists()
 
 
 def test_a_file_that_the_names_say_is_missing(tmp_path, caplog):

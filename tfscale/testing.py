@@ -93,6 +93,7 @@ def _environments(workers, devices_per_worker, env):
             "CUDA_VISIBLE_DEVICES": "-1",
             "TFSCALE_DEVICES_PER_WORKER": str(devices_per_worker),
             "OMP_NUM_THREADS": threads,
+            "TFSCALE_LOCAL_WORKERS": str(workers),
             "no_proxy": "127.0.0.1,localhost",
             "NO_PROXY": "127.0.0.1,localhost",
             # The child must find the function's module as this process did.

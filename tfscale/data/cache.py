@@ -15,6 +15,7 @@ import shutil
 import numpy as np
 import tensorflow as tf
 
+from tfscale import cores
 from tfscale.data import (
     arguments,
     cache_budget,
@@ -214,7 +215,7 @@ def _memory_budget(asked, sizes):
                 "memory='auto': this system does not say how much memory is free; pass a number"
             )
         return budget
-    free = max(0, free - cache_tiers.MemoryTier.promised()) // cache_budget.local_workers()
+    free = max(0, free - cache_tiers.MemoryTier.promised()) // cores.local_workers()
     if budget == "auto":
         return int(cache_budget.MEMORY_SHARE * free)
     most = int(cache_budget.MEMORY_LIMIT * free)
@@ -245,7 +246,7 @@ def _open_disk(cache, index, records, sizes, remembered):
     tier = cache_tiers.open_tier(folder, index.num_records)
     budget = cache_budget.parse("disk", cache.disk)
     if budget == "auto":
-        budget = int(cache_budget.DISK_SHARE * free / cache_budget.local_workers()) + tier.bytes
+        budget = int(cache_budget.DISK_SHARE * free / cores.local_workers()) + tier.bytes
     # What memory has no room for comes first; the rest serves the next run.
     order = np.argsort(remembered, kind="stable")
     kept = tier.admit(records[order], sizes[order], budget)

@@ -1,6 +1,5 @@
 """How much a cache may keep: budgets in bytes, what the machine has free, and what fits."""
 
-import os
 import pathlib
 import re
 
@@ -52,17 +51,6 @@ def text(size):
     units = ["bytes", "KiB", "MiB", "GiB", "TiB"]
     power = min(max(int(size).bit_length() - 1, 0) // 10, len(units) - 1)
     return f"{size / 1024**power:.{1 if power else 0}f} {units[power]}"
-
-
-def local_workers():
-    """Returns the number of workers on this host, as the launcher says; 1 if it does not."""
-    said = os.environ.get("TFSCALE_LOCAL_WORKERS", "1")
-    if not said.isdecimal() or int(said) < 1:
-        raise ValueError(
-            f"environment variable TFSCALE_LOCAL_WORKERS={said!r} is no number of workers; "
-            "unset it or set it to the number of workers on this host"
-        )
-    return int(said)
 
 
 def free_memory():

@@ -85,6 +85,7 @@ class Decoding:
         image, label, done = native.decode_examples(
             serialized, rows_lib.window(rows), rows[:, FLIP] > 0, self._image_size, self._scaled
         )
+        label, done = tf.ensure_shape(label, [None]), tf.ensure_shape(done, [None])
         label = tf.cast(label - self._contract.label_offset, tf.int32)
         done &= (label >= 0) & (label < self._contract.num_classes)
         done |= ~there

@@ -10,6 +10,7 @@ from tfscale.data import (
     clock,
     crops,
     decoding,
+    native,
     pipeline,
     records,
     rectangles,
@@ -149,7 +150,7 @@ def train_dataset(
                 first_step,
                 lambda step: source.decode.pictures(
                     tf.data.Dataset.from_tensors(rows.table(step)),
-                    source.batch_size,
+                    service_client.ROWS,
                     service_client.CALLS,
                 ),
                 rows.per_step,
@@ -323,7 +324,8 @@ class _Source:
             lambda calls, step: _threaded(batches(calls, step), calls),
             self.contract,
             self._image_size,
-            cache=str(self._cache),
+            cache=repr(self._cache),
+            native=native.available(),
         )
 
 

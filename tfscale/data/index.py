@@ -14,6 +14,7 @@ import tensorflow as tf
 
 FORMAT = "tfscale-records"
 VERSION = 2
+_STORED = "name", "bytes", "lengths", "heights", "widths"
 FRAME = 16  # a TFRecord frames its payload by 8 + 4 bytes before and 4 after
 
 logger = logging.getLogger("tfscale")
@@ -28,6 +29,8 @@ class Shard:
         bytes: `int`, its size.
         lengths: `tuple` of `int`, the payload bytes of each record.
         heights, widths: `tuple` of `int`, pixels of each picture; 0 where it cannot be told.
+        gaps: `tuple` of (number, bytes): how much is lost before the record of that number.
+            Only of a damaged file without an index; not stored.
     """
 
     name: str
@@ -35,6 +38,7 @@ class Shard:
     lengths: tuple[int, ...]
     heights: tuple[int, ...]
     widths: tuple[int, ...]
+    gaps: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self):
         if not len(self.lengths) == len(self.heights) == len(self.widths):
@@ -47,7 +51,10 @@ class Shard:
     def offsets(self):
         """Byte at which each record's frame begins."""
         sizes = np.asarray(self.lengths, np.int64) + FRAME
-        return np.cumsum(sizes) - sizes
+        offsets = np.cumsum(sizes) - sizes
+        for number, lost in self.gaps:
+            offsets[number:] += lost
+        return offsets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +152,7 @@ class RecordIndex:
             "class_names": self.class_names,
             "label_counts": {str(k): v for k, v in sorted(self.label_counts.items())},
             "options": self.options,
-            "shards": [dataclasses.asdict(shard) for shard in self.shards],
+            "shards": [{key: getattr(shard, key) for key in _STORED} for shard in self.shards],
         }
         write_atomically(path, json.dumps(content, ensure_ascii=False, separators=(",", ":")))
         return path
@@ -177,12 +184,8 @@ def load(directory, split):
             directory=str(directory),
             split=split,
             shards=tuple(
-                Shard(
-                    shard["name"],
-                    shard["bytes"],
-                    *(tuple(map(int, shard[each])) for each in ("lengths", "heights", "widths")),
-                )
-                for shard in content["shards"]
+                Shard(*shard_of[:2], *(tuple(map(int, each)) for each in shard_of[2:]))
+                for shard_of in ([shard[key] for key in _STORED] for shard in content["shards"])
             ),
             label_counts=collections.Counter(
                 {int(label): count for label, count in content["label_counts"].items()}

@@ -1,10 +1,10 @@
 """Looks at every file and record of a split, and says what is wrong with each."""
 
 import itertools
-import os
 
 import tensorflow as tf
 
+from tfscale.cores import usable_cores
 from tfscale.data import index as index_lib
 from tfscale.data import jpeg, pipeline, reading, resync
 from tfscale.data import records as records_lib
@@ -134,7 +134,7 @@ def _good(index, num_classes, label_offset, decode):
     return (
         rows.map(
             lambda record, place: probe(record, *place),
-            num_parallel_calls=len(os.sched_getaffinity(0)),
+            num_parallel_calls=usable_cores(),
         )
         .ignore_errors()
         .with_options(pipeline.options())

@@ -7,8 +7,6 @@ Now and then a record is tried before it is sent on its way, so that where all a
 an error and no endless silent search for a good one.
 """
 
-import os
-
 import tensorflow as tf
 
 from tfscale.data import rows as rows_lib
@@ -16,11 +14,6 @@ from tfscale.data.repair import POISON
 
 _DTYPES = (tf.uint8, tf.int32, tf.float32, tf.int64)
 TRY_EVERY = 64  # steps
-
-
-def usable_cores():
-    """Returns the number of cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def options():
