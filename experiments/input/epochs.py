@@ -159,4 +159,5 @@ def _title(rows, args):
 
 
 if __name__ == "__main__":
+    fresh_process.end_on_sigterm()
     sys.exit(main())

@@ -1,12 +1,14 @@
 """Runs a function in a process of its own, so that nothing is left over from what ran before."""
 
-import concurrent.futures
 import multiprocessing
 import os
+import signal
+import sys
+import traceback
 
 
 def call(function, settings, what):
-    """Returns ``function(settings)`` of a new process; what it raises is raised here.
+    """Returns ``function(settings)`` of a new process, which ends with this call whatever happens.
 
     Args:
         function: of a module that can be imported.
@@ -14,16 +16,42 @@ def call(function, settings, what):
         what: `str`, what an error calls the process.
 
     Raises:
-        RuntimeError: if the process ends before it answers.
+        RuntimeError: with what the function raised, or if the process ends before it answers.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # input is the CPU's work
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
-        try:
-            return pool.submit(function, settings).result()
-        except concurrent.futures.process.BrokenProcessPool as error:
-            raise RuntimeError(
-                f"the process of {what} was killed before it was done: out of memory?"
-            ) from error
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(function, settings, sender))
+    process.start()
+    sender.close()
+    try:
+        done, value = receiver.recv()
+    except EOFError:
+        process.join()
+        raise RuntimeError(
+            f"{what}: its process ended before it was done, with exit code {process.exitcode} "
+            "(-9: killed, perhaps out of memory)"
+        ) from None
+    finally:
+        process.kill()
+        process.join()
+    if not done:
+        raise RuntimeError(f"{what}: {value}")
+    return value
+
+
+def _answer(function, settings, sender):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller gets it as well, and ends this
+    try:
+        sender.send((True, function(settings)))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the caller reports it
+        if not isinstance(error, ValueError | OSError):  # those say all that there is to know
+            traceback.print_exc()
+        sender.send((False, f"{type(error).__name__}: {error}"))
+
+
+def end_on_sigterm():
+    """Makes SIGTERM end this process as Ctrl-C does: what was begun is cleared away."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -133,4 +133,5 @@ def _measure(args, name, kind, folder):
 
 
 if __name__ == "__main__":
+    fresh_process.end_on_sigterm()
     sys.exit(main())
