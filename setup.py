@@ -47,6 +47,7 @@ setup(
         "plots": ["matplotlib>=3.7"],
         "tune": ["optuna>=3.5"],
         "test": [
+            "hypothesis>=6.100",
             "pillow>=10",
             "pytest>=8",
             "pytest-timeout>=2.3",
