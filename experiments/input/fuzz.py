@@ -107,7 +107,7 @@ def main(argv=None):
         valid, violations = picture_damage.pictures(), picture_damage.decoder()
         number = args.first
         while True:
-            faulthandler.dump_traceback_later(args.patience, exit=True)
+            faulthandler.dump_traceback_later(args.patience, exit=True, file=sys.__stderr__)
             before = len(tally.failures)
             random = np.random.default_rng([args.seed, number])
             try_files(law, number, random, tally, corpus)

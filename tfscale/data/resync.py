@@ -43,7 +43,7 @@ def masked_crc32c(lengths):
 
     Example:
         >>> hex(masked_crc32c(0))
-        '0x72c34e07'
+        '0x7980329'
 
     Source: the TFRecord format, https://www.tensorflow.org/tutorials/load_data/tfrecord; Kounavis
     and Berry, "A systematic approach to building high performance, software-based, CRC
