@@ -122,7 +122,7 @@ def compare(part, arms, rows):
 
 def table(rows):
     """Returns the rows of one part as text for people."""
-    lines = [["arm", "images/CPU-s", "x CPU", "images/s", "x", "against"]]
+    lines = [["arm", "images/CPU-s", "x CPU", "images/s", "x", "against", "C ops"]]
     for row in rows:
         lines.append(
             [
@@ -132,6 +132,7 @@ def table(rows):
                 f"{row['images_per_second']:.0f}",
                 "-" if row["times"] is None else f"{row['times']:.3f}",
                 row["against"] or "-",
+                results.yes_or_no(row["native"]),
             ]
         )
     return aligned(lines)

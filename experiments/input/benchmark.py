@@ -29,6 +29,7 @@ columns:
                     and simplejpeg: one)
     share of bound  of the bound's images/CPU-s, each repeat with the bound's in the same turn
     mean area       share of the picture in a crop: samplers differ, and less area is less work
+    C ops           whether tfscale's native ops were there and used
 
 A pipeline first takes {DRAIN} batches that do not count: what lies ready in buffers is free.
 

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-LEAST_BATCHES = 2  # of a measurement: the CPU time of half a batch is no rate
+LEAST_BATCHES = 8  # of a turn, however slow: work under way at its ends counts for half a batch
 _TICK = os.sysconf("SC_CLK_TCK")
 
 

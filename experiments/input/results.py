@@ -12,12 +12,12 @@ def rows_of(samples, facts):
     Args:
         samples: ``{pipeline: [{"images", "wall_seconds", "cpu_seconds"}, ...]}``, all lists in
             step: the i-th of each were measured in the same turn.
-        facts: ``{pipeline: {"dtype", "shape", "mean_area"}}``.
+        facts: ``{pipeline: {"dtype", "mean_area", "native"}}``, the last two where known.
 
     Returns:
         `list` of `dict`: medians of the repeats, and in ``repeats`` and ``repeats_per_second``
         the images per CPU-second and per second of each. ``share_of_bound`` is None without the
-        bound.
+        bound; ``native`` says whether tfscale's C ops were used, and is None for others.
     """
     rows = []
     for name, turns in samples.items():
@@ -31,6 +31,7 @@ def rows_of(samples, facts):
                 "share_of_bound": None,
                 "dtype": facts[name]["dtype"],
                 "mean_area": facts[name].get("mean_area"),
+                "native": facts[name].get("native"),
                 "spread": (max(rates) - min(rates)) / statistics.median(rates),
                 "repeats": rates,
                 "repeats_per_second": per_second,
@@ -60,9 +61,8 @@ def paired_ratio(ours, theirs):
 
 def table(rows):
     """Returns the rows as text for people."""
-    lines = [
-        ["pipeline", "images/CPU-s", "spread", "images/s", "share of bound", "out", "mean area"]
-    ]
+    headers = ["pipeline", "images/CPU-s", "spread", "images/s", "share of bound", "out"]
+    lines = [[*headers, "mean area", "C ops"]]
     for row in rows:
         share, area = row["share_of_bound"], row["mean_area"]
         lines.append(
@@ -74,9 +74,15 @@ def table(rows):
                 "-" if share is None else f"{share:.2f}",
                 row["dtype"],
                 "-" if area is None else f"{area:.3f}",
+                yes_or_no(row["native"]),
             ]
         )
     return aligned(lines)
+
+
+def yes_or_no(value):
+    """Returns "yes", "no", or "-" for None."""
+    return "-" if value is None else "yes" if value else "no"
 
 
 def plot(path, rows, title):

@@ -5,6 +5,7 @@ import tensorflow as tf
 import tfscale
 from experiments.input import measuring
 from experiments.input.workers import normalising
+from tfscale.data import native
 
 CACHES = {"tfscale_memory": "memory", "tfscale_decoded": "decoded"}
 
@@ -30,7 +31,7 @@ def batches(settings):
 def main():
     tf.get_logger().setLevel("ERROR")
     settings = measuring.settings()
-    measuring.serve(batches(settings), mean_area=settings["mean_area"])
+    measuring.serve(batches(settings), mean_area=settings["mean_area"], native=native.available())
 
 
 if __name__ == "__main__":
