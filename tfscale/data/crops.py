@@ -113,5 +113,5 @@ def uniform(keys, numbers):
     """Returns float64 [n, k] in [0, 1): the random numbers called `numbers` [k] of each key [n]."""
     keys = tf.convert_to_tensor(keys, tf.int64)[:, tf.newaxis]
     words = order_lib.mix64(keys, numbers)
-    words = tf.bitwise.right_shift(words, tf.fill(tf.shape(words), tf.constant(11, tf.uint64)))
+    words = tf.bitwise.right_shift(words, tf.constant(11, tf.uint64))
     return tf.cast(tf.bitcast(words, tf.int64), tf.float64) * 2.0**-53

@@ -34,7 +34,7 @@ def mix64(*words):
     for word in words:
         if not (tf.is_tensor(word) and word.dtype == tf.uint64):
             word = tf.bitcast(tf.convert_to_tensor(word, tf.int64), tf.uint64)
-        state = tf.bitwise.bitwise_xor(*_broadcast(state, word)) + _word(0x9E3779B97F4A7C15)
+        state = tf.bitwise.bitwise_xor(state, word) + _word(0x9E3779B97F4A7C15)
         state = _xor_shift(state, 30) * _word(0xBF58476D1CE4E5B9)
         state = _xor_shift(state, 27) * _word(0x94D049BB133111EB)
         state = _xor_shift(state, 31)
@@ -45,14 +45,8 @@ def _word(value):
     return tf.constant(value, tf.uint64)
 
 
-def _broadcast(a, b):
-    shape = tf.broadcast_dynamic_shape(tf.shape(a), tf.shape(b))
-    return tf.broadcast_to(a, shape), tf.broadcast_to(b, shape)
-
-
 def _xor_shift(state, bits):
-    shift = tf.fill(tf.shape(state), _word(bits))
-    return tf.bitwise.bitwise_xor(state, tf.bitwise.right_shift(state, shift))
+    return tf.bitwise.bitwise_xor(state, tf.bitwise.right_shift(state, _word(bits)))
 
 
 def augmentation_keys(seed, epochs, records):
@@ -85,20 +79,22 @@ def permute(place, count, *key):
     base = tf.maximum(tf.cast(tf.math.ceil(tf.sqrt(tf.cast(count, tf.float64))), tf.int64), 8)
     state = mix64(*key)
 
-    def walk(place):
-        high, low = place // base, place % base
-        for number in range(_ROUNDS):
-            drawn = tf.bitwise.right_shift(*_broadcast(mix64(state, number, low), _word(1)))
-            high, low = low, (high + tf.bitcast(drawn, tf.int64) % base) % base
-        return high * base + low
+    def round_(number, high, low):
+        drawn = tf.bitwise.right_shift(mix64(state, number, low), _word(1))
+        return number + 1, low, (high + tf.bitcast(drawn, tf.int64) % base) % base
 
-    def outside(place):
-        return tf.reduce_any(place >= count)
+    def walk(begun, place):
+        # Loops, not eight times eight copies of their body: a graph this size is slow to build.
+        first = (tf.constant(0, tf.int64), place // base, place % base)
+        _, high, low = tf.while_loop(lambda number, *_: number < _ROUNDS, round_, first)
+        goes = tf.logical_or(tf.logical_not(begun), place >= count)
+        return True, tf.where(goes, high * base + low, place)
 
-    def again(place):
-        return [tf.where(place >= count, walk(place), place)]
+    def outside(begun, place):
+        return tf.logical_or(tf.logical_not(begun), tf.reduce_any(place >= count))
 
-    return tf.while_loop(outside, again, [walk(place)], maximum_iterations=10_000)[0]
+    begin = tf.constant(False), place
+    return tf.while_loop(outside, walk, begin, maximum_iterations=10_000)[1]
 
 
 def logical_streams(num_records, global_batch_size):
