@@ -18,7 +18,9 @@
 
 #include <jpeglib.h>
 
-enum { MARGIN = 16 };              /* bytes that a vector load may read past the last pixel */
+enum { MARGIN = 16 }; /* bytes that a vector load may read past the last pixel */
+enum { OFF = 8 };     /* of rows from a multiple of 16 bytes */
+enum { RING = 8 };    /* rows that are kept: few enough for the nearest cache */
 enum { BITS = 7, ONE = 1 << BITS } /* of a weight: 255 * ONE fits in 16 bits with a sign */;
 
 typedef struct {
@@ -39,7 +41,7 @@ typedef struct { /* where an output row or column lies: between `first` and `sec
 
 typedef struct {
   int size;
-  unsigned char *rows;         /* the decoded window */
+  unsigned char *rows;         /* a ring of decoded rows */
   size_t rows_bytes;
   int16_t *blended;            /* one row, two rows of the window blended */
   size_t blended_count;
@@ -92,39 +94,37 @@ static Tap tap_at(int place, int from, int to) {
   return (Tap){first, second, (int)((centre - first) * ONE + 0.5)};
 }
 
-/* Resizes `height` x `width` pixels, which begin at `pixels` in rows of `stride` bytes. */
-static void resize(const unsigned char *pixels, const Window *window, size_t stride,
-                   Workspace *space) {
-  int size = space->size, values = 3 * window->width;
-  for (int i = 0; i < size; i++) {
-    Tap tap = tap_at(i, window->width, size);
-    space->across[window->flip ? size - 1 - i : i] = (Tap){3 * tap.first, 3 * tap.second, tap.weight};
+/* Lays out the columns of the output: where each lies in a row of the window. */
+static void lay_out(const Window *window, Workspace *space) {
+  for (int i = 0; i < space->size; i++) {
+    Tap tap = tap_at(i, window->width, space->size);
+    space->across[window->flip ? space->size - 1 - i : i] =
+        (Tap){3 * tap.first, 3 * tap.second, tap.weight};
   }
+}
+
+/* Makes one row of the output from two rows of the window. */
+static void resize_row(const unsigned char *above, const unsigned char *below, int weight,
+                       int values, Workspace *space, unsigned char *out) {
   const __m128i half = _mm_set1_epi32(1 << (2 * BITS - 1));
-  for (int row = 0; row < size; row++) {
-    Tap down = tap_at(row, window->height, size);
-    const unsigned char *above = pixels + down.first * stride;
-    const unsigned char *below = pixels + down.second * stride;
-    int16_t *blended = space->blended;
-    int16_t lower = (int16_t)down.weight, upper = (int16_t)(ONE - lower);
-    for (int i = 0; i < values; i++) blended[i] = (int16_t)(above[i] * upper + below[i] * lower);
-    unsigned char *out = space->output + (size_t)row * size * 3;
-    for (int i = 0; i < size; i++) {
-      Tap tap = space->across[i];
-      __m128i first = _mm_loadl_epi64((const __m128i *)(blended + tap.first));
-      __m128i second = _mm_loadl_epi64((const __m128i *)(blended + tap.second));
-      __m128i weights = _mm_set1_epi32((ONE - tap.weight) | (tap.weight << 16));
-      __m128i sum = _mm_madd_epi16(_mm_unpacklo_epi16(first, second), weights);
-      sum = _mm_srai_epi32(_mm_add_epi32(sum, half), 2 * BITS);
-      sum = _mm_packs_epi32(sum, sum);
-      int pixel = _mm_cvtsi128_si32(_mm_packus_epi16(sum, sum));
-      memcpy(out + 3 * i, &pixel, 4); /* the fourth byte is the next pixel's, or the margin's */
-    }
+  int16_t *blended = space->blended;
+  int16_t lower = (int16_t)weight, upper = (int16_t)(ONE - lower);
+  for (int i = 0; i < values; i++) blended[i] = (int16_t)(above[i] * upper + below[i] * lower);
+  for (int i = 0; i < space->size; i++) {
+    Tap tap = space->across[i];
+    __m128i first = _mm_loadl_epi64((const __m128i *)(blended + tap.first));
+    __m128i second = _mm_loadl_epi64((const __m128i *)(blended + tap.second));
+    __m128i weights = _mm_set1_epi32((ONE - tap.weight) | (tap.weight << 16));
+    __m128i sum = _mm_madd_epi16(_mm_unpacklo_epi16(first, second), weights);
+    sum = _mm_srai_epi32(_mm_add_epi32(sum, half), 2 * BITS);
+    sum = _mm_packs_epi32(sum, sum);
+    int pixel = _mm_cvtsi128_si32(_mm_packus_epi16(sum, sum));
+    memcpy(out + 3 * i, &pixel, 4); /* the fourth byte is the next pixel's, or the margin's */
   }
 }
 
 static void reserve(Workspace *space, size_t stride, const Window *window) {
-  size_t bytes = stride * window->height + MARGIN, values = 3 * (size_t)window->width + MARGIN;
+  size_t bytes = stride * RING + MARGIN + OFF, values = 3 * (size_t)window->width + MARGIN;
   if (bytes > space->rows_bytes) {
     free(space->rows);
     space->rows = allocate(bytes);
@@ -158,17 +158,23 @@ static void decode_window(const Picture *picture, const Window *window, Workspac
   JDIMENSION left = window->left, width = window->width;
   jpeg_crop_scanline(&decoder, &left, &width);
   if (window->top) jpeg_skip_scanlines(&decoder, window->top);
-  size_t stride = 3 * (size_t)decoder.output_width;
+  size_t stride = (3 * (size_t)decoder.output_width + 31) / 32 * 32;
   reserve(space, stride, window);
-  for (int done = 0; done < window->height;) {
-    JSAMPROW rows[16];
-    int wanted = window->height - done < 16 ? window->height - done : 16;
-    for (int i = 0; i < wanted; i++) rows[i] = space->rows + (done + i) * stride;
-    done += jpeg_read_scanlines(&decoder, rows, wanted);
+  lay_out(window, space);
+  /* Rows at a multiple of 16 bytes would be written past the cache, out of which they are read. */
+  unsigned char *pixels = space->rows + OFF, *shifted = pixels + 3 * (window->left - (int)left);
+  for (int row = 0, done = 0; row < space->size; row++) {
+    Tap tap = tap_at(row, window->height, space->size);
+    while (done <= tap.second) {
+      JSAMPROW rows[RING / 2];
+      for (int i = 0; i < RING / 2; i++) rows[i] = pixels + (done + i) % RING * stride;
+      done += jpeg_read_scanlines(&decoder, rows, RING / 2);
+    }
+    resize_row(shifted + tap.first % RING * stride, shifted + tap.second % RING * stride,
+               tap.weight, 3 * window->width, space, space->output + 3 * (size_t)row * space->size);
   }
   jpeg_abort_decompress(&decoder);
   jpeg_destroy_decompress(&decoder);
-  resize(space->rows + 3 * (window->left - (int)left), window, stride, space);
 }
 
 static void read_file(Picture *picture) {
