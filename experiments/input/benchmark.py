@@ -18,7 +18,7 @@ DRAIN = 10  # batches
 
 _EPILOG = f"""\
 pipelines:
-{pipelines.__doc__.split("in.", 1)[1].strip(chr(10))}
+{pipelines.__doc__.split("in.", 1)[1].strip(chr(10)).rstrip()}
 
 columns:
     images/CPU-s    images for each second of CPU time, user and system, of the pipeline's process

@@ -75,8 +75,10 @@ def _verdict(reached, claim):
 def table(lines):
     """Returns the judgement as text for people."""
     cells = [["against", "asked", "reached", ""]]
+    width = max(len(verdict) for *_, verdict in lines)
     for what, asked, reached, verdict in lines:
-        cells.append([what, f"{asked:.2f}", "-" if reached is None else f"{reached:.3f}", verdict])
+        number = "-" if reached is None else f"{reached:.3f}"
+        cells.append([what, f"{asked:.2f}", number, verdict.ljust(width)])
     return aligned(cells)
 
 

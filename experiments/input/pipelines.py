@@ -1,7 +1,7 @@
 """The pipelines that can be compared, and what each of them runs in.
 
 bound                C on libjpeg-turbo: decodes the window alone, resizes by SSE; one core, no
-                     files, no framework. Nothing that decodes in full can be faster.
+                     files, no framework
 bound_parallel       the same on --threads cores, which may slow each other down
 tfscale              tfscale.data.train_dataset as it is installed, uint8
 tfscale_tensorflow   the same without its native ops (TFSCALE_NATIVE=0)

@@ -102,7 +102,7 @@ def plot(path, rows, title):
     axes.set_yticks(places, [f"{row['pipeline']} ({row['dtype']})" for row in rows])
     axes.invert_yaxis()
     axes.set_xlabel("images per CPU-second (median; smallest and largest)")
-    axes.set_title(title)
+    axes.set_title(title, fontsize="small")
     for place, row in zip(places, rows, strict=True):
         axes.annotate(
             f" {row['images_per_cpu_second']:.0f}",
