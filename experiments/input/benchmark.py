@@ -10,6 +10,7 @@ import math
 import os
 import sys
 import tempfile
+import textwrap
 
 from experiments.allreduce.results import check_matplotlib, check_writable, write_json
 from experiments.input import bound, photos, pipelines, results, running
@@ -18,7 +19,7 @@ DRAIN = 10  # batches
 
 _EPILOG = f"""\
 pipelines:
-{pipelines.__doc__.split("in.", 1)[1].strip(chr(10)).rstrip()}
+{textwrap.indent(pipelines.__doc__.split("in.", 1)[1].strip(), "    ")}
 
 columns:
     images/CPU-s    images for each second of CPU time, user and system, of the pipeline's process
