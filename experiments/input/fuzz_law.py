@@ -206,7 +206,7 @@ class RecordLaw:
         broken, wanted = [], []
         for number in range(len(self.files)):
             path = self._path(folder, split, number)
-            data, at, good = pathlib.Path(path).read_bytes(), 0, set()
+            data, at, good, damaged = pathlib.Path(path).read_bytes(), 0, set(), []
             for offset, size, fault in resync.walk(path):
                 if offset != at or size < 1:
                     broken.append(f"walk: file {number}: from byte {at} to {offset}, size {size}")
@@ -216,12 +216,14 @@ class RecordLaw:
                     frame = data[offset:at]
                     if frame in self._frames:
                         wanted.append(self._wanted["eval"][self._frames.index(frame)])
+                    else:
+                        damaged.append(range(offset, at))  # which its reader finds out and names
             if at != len(data):
                 broken.append(f"walk: file {number}: ends at byte {at} of {len(data)}")
             for frame in self._frames:
                 place = data.find(frame)
                 while place >= 0:
-                    if place not in good:
+                    if place not in good and not any(place in inside for inside in damaged):
                         broken.append(f"walk: file {number}: the whole record at {place} is lost")
                     place = data.find(frame, place + 1)
         pathlib.Path(index_lib.index_path(folder, split)).unlink()
