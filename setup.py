@@ -36,6 +36,7 @@ setup(
     ],
     install_requires=[
         "absl-py>=1.4",
+        "keras>=3.10,<4",  # its layers augment, whichever Keras trains
         "numpy>=1.26",
         "tensorflow>=2.20,<2.22",
         "tf-keras>=2.20,<2.22",

@@ -125,6 +125,7 @@ class RunConfig:
     rectangular_eval: bool = _field(
         False, "evaluate in batches of like aspect ratio, whose long side is not cut to the short"
     )
+    label_offset: int = _field(0, "what to subtract from the labels in the files; 1 if from 1")
     on_error: Literal["raise", "skip"] = _field("raise", "what a corrupt record does")
     seed: int = _field(0, "seed of weights, order and augmentation")
     save_every: int | None = _field(None, "steps between checkpoints; none = every epoch")

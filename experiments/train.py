@@ -90,7 +90,8 @@ def train(run, cluster):
     from tfscale import callbacks, data, distribute, keras, precision
     from tfscale.export import export
 
-    keras.utils.set_random_seed(run.seed)
+    # Workers must not draw the same dropout masks; their weights are those of the leader.
+    keras.utils.set_random_seed(run.seed + 1000 * cluster.task_index)
     strategy = distribute.create_strategy(
         run.strategy,
         cross_device_ops=communication.all_reduce(run),
@@ -107,6 +108,7 @@ def train(run, cluster):
         global_batch_size=run.global_batch_size,
         num_replicas=topology.num_replicas,
         num_workers=topology.workers,
+        label_offset=run.label_offset,
         on_error=run.on_error,
     )
     contract = describe(split=run.train_split, seed=run.seed, training=True)
@@ -142,6 +144,7 @@ def train(run, cluster):
             seed=run.seed,
             initial_step=resume.initial_step,
             num_classes=contract.num_classes,
+            label_offset=run.label_offset,
             on_error=run.on_error,
             **inputs.train_options(run),
         )
@@ -155,6 +158,7 @@ def train(run, cluster):
             split=run.eval_split,
             crop_fraction=run.eval_crop_fraction,
             num_classes=contract.num_classes,
+            label_offset=run.label_offset,
             on_error=run.on_error,
             threads=run.threads,
             rectangular=run.rectangular_eval,
@@ -210,6 +214,9 @@ def train(run, cluster):
         )
 
     # ------------------------------------------------------------------ summary
+    skipped = distribute.gather_values(
+        strategy, "skipped records", len(data.skipped_records()), timeout_seconds=600
+    )
     summary = {
         "accuracy": results["accuracy"],
         "loss": results["loss"],
@@ -219,6 +226,7 @@ def train(run, cluster):
         "devices_per_worker": topology.devices_per_worker,
         "global_batch": run.global_batch_size,
         "epochs": run.epochs,
+        "skipped_records": sum(skipped),
         "wall_seconds": time.monotonic() - start,
         "export_dir": str(model_dir / "export") if run.export else None,
         "log_dir": str(model_dir / "logs"),

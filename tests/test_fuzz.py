@@ -61,7 +61,6 @@ def test_damaged_files_read_for_training(law, damage):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.xfail(strict=True, reason="an index with numbers that no file can have is not refused")
 def test_damaged_index(tmp_path):
     examples = [(fuzz_law.picture(number), number % 4) for number in range(12)]
     small = prepare.prepare_arrays(examples, tmp_path / "small", "train", "abcd", num_shards=2)

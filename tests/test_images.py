@@ -319,9 +319,9 @@ def test_each_argument_is_checked_before_any_file_is_read():
         "num_classes": [(0, "at least 1"), (2.0, "no integer")],
         "label_offset": [(0.5, "no integer")],
         "max_bad_share": [(2, r"outside \[0, 1\]"), (-0.1, r"outside"), ("1", "no number")],
-        "threads": [(0, "at least 1"), (1.5, "no integer")],
+        "threads": [(0, "at least 1"), (1.5, "no integer"), ("all", 'wanted "auto" or')],
         "on_error": [("ignore", "none of 'raise', 'skip'")],
-        "cache": [("ram", "none of None, 'memory', 'disk', 'decoded'")],
+        "cache": [("ram", "none of 'memory', 'disk', 'decoded'")],
     }  # fmt: skip
     only = {
         images.train_dataset: {

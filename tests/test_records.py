@@ -95,9 +95,9 @@ def test_permutations_are_uniform(count, keys, share):
 @pytest.mark.parametrize("size, batch", [(10, 4), (17, 16), (3, 2), (1003, 64)])
 def test_every_record_once_an_epoch_and_epochs_differ(size, batch):
     stream = order.Order(size, batch, order.logical_streams(size, batch), seed=1)
-    epochs = {}
-    for step in range(4 * size // batch + 4):
-        for record, epoch in zip(*(part.numpy() for part in stream.batch(step)), strict=True):
+    rows, epochs = tf.function(stream.batch), {}
+    for step in tf.range(4 * size // batch + 4, dtype=tf.int64):
+        for record, epoch in zip(*(part.numpy() for part in rows(step)), strict=True):
             epochs.setdefault(int(epoch), []).append(int(record))
     for epoch in range(3):
         assert sorted(epochs[epoch]) == list(range(size))
@@ -106,10 +106,10 @@ def test_every_record_once_an_epoch_and_epochs_differ(size, batch):
 
 
 def test_dropped_remainder_is_another_one_each_epoch():
-    stream = order.Order(10, 4, 2, seed=1, remainder="drop")
+    rows = tf.function(order.Order(10, 4, 2, seed=1, remainder="drop").batch)
     seen = []
     for epoch in range(12):
-        batches = [stream.batch(2 * epoch + step) for step in range(2)]
+        batches = [rows(tf.constant(2 * epoch + step, tf.int64)) for step in range(2)]
         assert all((epochs.numpy() == epoch).all() for _, epochs in batches)
         drawn = np.concatenate([found for found, _ in batches])
         assert len(set(drawn)) == 8
@@ -181,11 +181,18 @@ def test_index_of_another_version_or_kind_is_refused(tmp_path):
         open(path, "w").write(json.dumps({**content, **change}))
         with pytest.raises(ValueError, match=message):
             records.find(tmp_path)
+    open(path, "w").write(json.dumps({**content, "label_counts": {"0": 4}}))
+    with pytest.raises(ValueError, match=f"{path} was changed .*; delete it"):
+        records.find(tmp_path)
+
+    def write_with_checksum(content):
+        open(path, "w").write(json.dumps({**content, "checksum": index.checksum(content)}))
+
     for change in ({"shards": [{"name": "x"}]}, {"shards": 3}, {"label_counts": {"a": 1}}):
-        open(path, "w").write(json.dumps({**content, **change}))
+        write_with_checksum({**content, **change})
         with pytest.raises(ValueError, match=f"{path} is damaged .*; delete it"):
             records.find(tmp_path)
-    open(path, "w").write(json.dumps({**content, "shards": []}))
+    write_with_checksum({**content, "shards": []})
     with pytest.raises(ValueError, match="lists no records; delete it"):
         records.find(tmp_path)
     open(path, "w").write("{")

@@ -6,6 +6,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "Cache": "tfscale.data.cache",
+        "augment": None,
         "check": None,
         "clock": None,
         "describe": "tfscale.data.records",

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from tfscale import cores
-from tfscale.data import jpeg, native, reading
+from tfscale.data import cache_pictures, jpeg, native, reading
 from tfscale.data import rows as rows_lib
 from tfscale.data.rows import FILE, FLIP, KEY, LENGTH, OFFSET, POSITION, RECORD
 
@@ -28,8 +28,9 @@ class Decoding:
         with tf.device("CPU:0"):
             self._paths = tf.constant(contract.index.paths)
         fixed = None not in image_size
-        self._native = fixed and not store.decoded and native.available() and self._holds_jpegs()
-        self._local = not store.keeps and not any("://" in p for p in contract.index.paths)
+        self._native = fixed and native.available() and (store.decoded or self._holds_jpegs())
+        remote = any("://" in path for path in contract.index.paths)
+        self._local = not (store.keeps or store.decoded or remote)
 
     def load(self, row):
         """Returns `(image, label, weight)` of a row; of PADDING, zeros."""
@@ -72,19 +73,27 @@ class Decoding:
 
     @tf.autograph.experimental.do_not_convert
     def _bytes(self, row):
-        """Returns `(row, serialised example)`; of PADDING, ""."""
-        return row, tf.cond(row[RECORD] >= 0, lambda: self._serialized(row), lambda: "")
+        """Returns `(row, serialised example or kept picture)`; of PADDING, ""."""
+        fetch = self._store.packed if self._store.decoded else self._store.example
+        return row, tf.cond(row[RECORD] >= 0, lambda: fetch(*self._place(row)), lambda: "")
 
     @tf.autograph.experimental.do_not_convert
-    def _chunk(self, rows, serialized=None):
+    def _chunk(self, rows, payloads=None):
         """Returns (position, image, label, weight, record) of the rows that can be decoded."""
         there = rows[:, RECORD] >= 0
-        if serialized is None:
+        if payloads is None:
             lengths = tf.where(there, rows[:, LENGTH], -1)
-            serialized = native.read_records(self._paths, rows[:, FILE], rows[:, OFFSET], lengths)
-        image, label, done = native.decode_examples(
-            serialized, rows_lib.window(rows), rows[:, FLIP] > 0, self._image_size, self._scaled
-        )
+            payloads = native.read_records(self._paths, rows[:, FILE], rows[:, OFFSET], lengths)
+        flip, size = rows[:, FLIP] > 0, self._image_size
+        if self._store.decoded:
+            windows = _scaled_windows(rows, tf.cast(cache_pictures.shapes(payloads), tf.int32))
+            image, label, done = native.resize_pictures(payloads, windows, flip, size)
+            done &= tf.reduce_all(rows_lib.source_size(rows) > 0, -1)
+        else:
+            windows = rows_lib.window(rows)
+            image, label, done = native.decode_examples(
+                payloads, windows, flip, size, self._scaled
+            )
         label, done = tf.ensure_shape(label, [None]), tf.ensure_shape(done, [None])
         label = tf.cast(label - self._contract.label_offset, tf.int32)
         done &= (label >= 0) & (label < self._contract.num_classes)
@@ -93,7 +102,7 @@ class Decoding:
         if self._augment is not None:
             spec = tf.TensorSpec([*self._image_size, 3], tf.uint8)
             image = tf.map_fn(
-                lambda part: self._augment(*part), (image, rows[:, KEY]), fn_output_signature=spec
+                lambda part: self._augmented(*part), (image, rows[:, KEY]), fn_output_signature=spec
             )
         parts = rows[:, POSITION], image, label, tf.cast(there, tf.float32), rows[:, RECORD]
         return tf.cond(
@@ -102,16 +111,17 @@ class Decoding:
             lambda: tuple(tf.boolean_mask(part, done) for part in parts),
         )
 
-    def _serialized(self, row):
-        return self._store.example(row[RECORD], self._paths[row[FILE]], row[OFFSET])
+    def _place(self, row):
+        return row[RECORD], self._paths[row[FILE]], row[OFFSET]
 
     def _picture(self, row):
         if self._store.decoded:
-            place = row[RECORD], self._paths[row[FILE]], row[OFFSET]
-            whole, label = self._store.picture(*place)
-            image = jpeg.crop(whole, _scaled_window(row, tf.shape(whole)[:2]))
+            whole, label = self._store.picture(*self._place(row))
+            with tf.control_dependencies([tf.debugging.assert_positive(rows_lib.source_size(row))]):
+                window = _scaled_windows(row, tf.shape(whole)[:2])
+            image = jpeg.crop(whole, window)
         else:
-            encoded, label = reading.parse(self._serialized(row))
+            encoded, label = reading.parse(self._store.example(*self._place(row)))
             size = self._image_size if self._scaled else None
             image = jpeg.decode_and_crop(encoded, lambda shape: rows_lib.window(row), size)
         label = self._checked(label)
@@ -119,8 +129,17 @@ class Decoding:
         image = jpeg.resize(image, self._image_size if fixed else rows_lib.out_size(row))
         image = jpeg.flip(image, row[FLIP] > 0)
         if self._augment is not None:
-            image = self._augment(image, row[KEY])
+            image = self._augmented(image, row[KEY])
         return self._shaped(image), label, tf.constant(1.0)
+
+    def _augmented(self, image, key):
+        result = tf.convert_to_tensor(self._augment(image, key))
+        if result.dtype != tf.uint8 or not result.shape.is_compatible_with(image.shape):
+            raise TypeError(
+                f"augment gave {result.dtype.name} {result.shape} for a picture uint8 "
+                f"{image.shape}; wanted the same type and shape"
+            )
+        return result
 
     def _shaped(self, image):
         return tf.ensure_shape(image, [*self._image_size, 3])
@@ -150,12 +169,10 @@ class Decoding:
         return True
 
 
-def _scaled_window(row, shape):
-    """Returns a row's window in a picture that was reduced to `shape`, int32 [2]."""
-    source = rows_lib.source_size(row)
-    with tf.control_dependencies([tf.debugging.assert_positive(source)]):
-        scale = tf.cast(shape, tf.float64) / tf.cast(source, tf.float64)
-    window = tf.cast(rows_lib.window(row), tf.float64)
-    begin = tf.cast(tf.floor(window[:2] * scale), tf.int32)
-    size = tf.cast(tf.round(window[2:] * scale), tf.int32)
-    return tf.concat([begin, tf.clip_by_value(size, 1, shape - begin)], 0)
+def _scaled_windows(rows, shapes):
+    """Returns the windows of rows in pictures that were reduced to `shapes`, int32 [..., 2]."""
+    scale = tf.cast(shapes, tf.float64) / tf.cast(rows_lib.source_size(rows), tf.float64)
+    windows = tf.cast(rows_lib.window(rows), tf.float64)
+    begin = tf.cast(tf.floor(windows[..., :2] * scale), tf.int32)
+    size = tf.cast(tf.round(windows[..., 2:] * scale), tf.int32)
+    return tf.concat([begin, tf.clip_by_value(size, 1, shapes - begin)], -1)

@@ -110,7 +110,7 @@ def train_dataset(
 
     Source: Szegedy et al., "Going deeper with convolutions", 2015 (the crops).
     """
-    height_width = arguments.height_and_width(image_size)
+    height_width, threads = arguments.height_and_width(image_size), threads_lib.check(threads)
 
     area_range = arguments.ascending("area_range", area_range, "(0, 1]")
     aspect_range = arguments.ascending("aspect_range", aspect_range, "(0, inf)")
@@ -219,7 +219,7 @@ def eval_dataset(
         model.evaluate(eval_dataset("records", 256, 224))
         ```
     """
-    height_width = arguments.height_and_width(image_size)
+    height_width, threads = arguments.height_and_width(image_size), threads_lib.check(threads)
     crop_fraction = arguments.number("crop_fraction", crop_fraction, "(0, 1]")
     source = _Source(
         data_dir, split, global_batch_size, height_width, input_context, cache, on_error,

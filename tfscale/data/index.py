@@ -154,6 +154,7 @@ class RecordIndex:
             "options": self.options,
             "shards": [{key: getattr(shard, key) for key in _STORED} for shard in self.shards],
         }
+        content["checksum"] = checksum(content)
         write_atomically(path, json.dumps(content, ensure_ascii=False, separators=(",", ":")))
         return path
 
@@ -179,6 +180,11 @@ def load(directory, split):
             f"{path} has version {content.get('version')}, this tfscale reads version {VERSION}; "
             "delete it to index again"
         )
+    if content.get("checksum") != checksum(content):
+        raise ValueError(
+            f"{path} was changed since it was written (its checksum differs); delete it to index "
+            "again"
+        )
     try:
         found = RecordIndex(
             directory=str(directory),
@@ -199,6 +205,13 @@ def load(directory, split):
     if not found.num_records:
         raise ValueError(f"{path} lists no records; delete it to index again")
     return found
+
+
+def checksum(content):
+    """Returns the digest of an index: a changed height would pass for a smaller picture."""
+    rest = {key: value for key, value in content.items() if key != "checksum"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def index_path(directory, split):

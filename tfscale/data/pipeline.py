@@ -47,9 +47,11 @@ def tables(first_step, num_steps, rows, repair):
             lambda: True,
         )
         made = rows.table(step)
-        return tf.cond(
-            good, lambda: made, lambda: tf.fill(tf.shape(made), tf.cast(POISON, tf.int64))
+        # All of the row but its record is kept, so that it is passed on and not dropped as bad.
+        poisoned = tf.one_hot(
+            rows_lib.RECORD, len(rows_lib.COLUMNS), on_value=True, off_value=False
         )
+        return tf.where(tf.logical_or(good, tf.logical_not(poisoned)), made, POISON)
 
     steps = tf.data.Dataset.counter(first_step)
     if num_steps is not None:

@@ -1,5 +1,6 @@
 """Bad records: named, and raised or replaced, without a step being lost."""
 
+import functools
 import logging
 import threading
 
@@ -87,26 +88,33 @@ class Repair:
     def _at(self, position):
         rows = self._rows
         step, row = divmod(position, rows.per_step)
-        records, epochs = rows.records(step)
+        records, epochs = self._records(step)
         record, epoch = int(records[row]), int(epochs[row])
         if record == rows_lib.PADDING:
             return self._try(record, epoch, position)
-        try:
-            return self._try(record, epoch, position)
-        except tf.errors.OpError as error:
-            self._name(record, error)
+        if record not in self._bad:
+            try:
+                return self._try(record, epoch, position)
+            except tf.errors.OpError as error:
+                self._name(record, error)
         if rows.contract.order is None:
             # In evaluation another record would be counted twice: this place counts nothing.
             return self._try(rows_lib.PADDING, epoch, position)
-        for other in self._others(record, row):
-            try:
-                return self._try(other, epoch, position)
-            except tf.errors.OpError as error:
-                self._name(other, error)
+        others = list(self._others(record, row))
+        for other in others:
+            if other not in self._bad:
+                try:
+                    return self._try(other, epoch, position)
+                except tf.errors.OpError as error:
+                    self._name(other, error)
         raise ValueError(
-            f"on_error='skip': {PATIENCE} records in a row are bad, the last: "
+            f"on_error='skip': {len(others)} records in a row are bad, the last: "
             f"{next(reversed(self._bad.values()))}"
         )
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - of the step in which bad records are
+    def _records(self, step):
+        return tuple(part.numpy() for part in self._rows.records(step))
 
     def _try(self, record, epoch, position):
         with tf.device("CPU:0"):

@@ -34,6 +34,23 @@ FEW_RECORDS = 1000
 logger = logging.getLogger("tfscale")
 
 
+def check(threads):
+    """Returns `threads`, if it is "auto" or an integer of at least 1.
+
+    Raises:
+        TypeError, ValueError: if it is not.
+
+    Example:
+        >>> check(4)
+        4
+    """
+    if threads == "auto":
+        return threads
+    if isinstance(threads, str):
+        raise ValueError(f'threads={threads!r}: wanted "auto" or an integer of at least 1')
+    return arguments.integer("threads", threads, 1)
+
+
 @tf.autograph.experimental.do_not_convert
 def choose(threads, make_dataset, contract, image_size, **settings):
     """Returns the number of parallel calls for a dataset: what was asked for, or measured.
@@ -46,12 +63,10 @@ def choose(threads, make_dataset, contract, image_size, **settings):
         **settings: JSON-able, whatever else changes the speed of the source: the cache.
 
     Raises:
-        TypeError, ValueError: if `threads` is neither "auto" nor an integer of at least 1.
+        TypeError, ValueError: see `check`.
     """
-    if threads != "auto":
-        if isinstance(threads, str):
-            raise ValueError(f'threads={threads!r}: wanted "auto" or an integer of at least 1')
-        return arguments.integer("threads", threads, 1)
+    if check(threads) != "auto":
+        return threads
     if contract.num_records < FEW_RECORDS:
         calls = usable_cores()
         logger.info("input threads: %d, of %d records nothing is measured", calls,
