@@ -25,6 +25,7 @@ from tfscale.data import (
     cache_tiers,
     images,
     jpeg,
+    native,
     reading,
     records,
 )
@@ -149,7 +150,7 @@ def test_a_budget_is_kept_to_the_byte_and_the_rest_is_read_through(tmp_path, tie
     sizes = contract.index.locations()[2]
     if decoded:
         sizes = cache_pictures.sizes(*contract.index.sizes(), decoded)
-        assert sizes.tolist() == [64 + image.size for image, _ in wanted]
+        assert sizes.tolist() == [80 + image.size for image, _ in wanted]
     sizes = sizes + (cache_log.OVERHEAD if tier == "disk" else cache_tiers.MEMORY_OVERHEAD)
     for budget, fit in ((int(sizes[:4].sum()), 4), (int(sizes[:4].sum()) - 1, 3)):
         folder = tmp_path / f"cache-{fit}"
@@ -200,7 +201,7 @@ def test_pictures_of_unknown_size_never_take_more_than_was_reckoned(tmp_path):
         locations=index.locations, sizes=lambda: (np.zeros(3), np.zeros(3)), digest=index.digest,
     )  # fmt: skip
     contract.index = unknown
-    reckoned = 64 + 3 * SHORT * 2 * SHORT
+    reckoned = 80 + 3 * SHORT * 2 * SHORT
     for tier, overhead in (
         ("memory", cache_tiers.MEMORY_OVERHEAD), ("disk", cache_log.OVERHEAD),
     ):  # fmt: skip
@@ -493,7 +494,7 @@ def test_pictures_and_bytes_end_as_they_are(tmp_path):
     payload = cache_pictures.pack(black, tf.constant(1, tf.int64))
     assert len(payload.numpy()) == cache_pictures.sizes([3], [5], 8)[0]
     tier = cache_tiers.open_tier(tmp_path / "cache", 2)
-    tier.admit(np.arange(2), np.full(2, 109), 10_000)
+    tier.admit(np.arange(2), np.full(2, 125), 10_000)
     keep = tf.function(tier.keep)
     for run in (tier.keep, keep):  # eager and in a graph
         record = tf.constant(int(run is keep), tf.int64)
@@ -506,7 +507,7 @@ def test_reckoned_sizes_are_those_of_shrunk_pictures():
     found = cache_pictures.sizes(*shapes.T, SHORT)
     for shape, size in zip(shapes, found, strict=True):
         image = jpeg.shrink(tf.zeros([*shape, 3], tf.uint8), SHORT)
-        assert size == 64 + np.prod(image.shape)
+        assert size == 80 + np.prod(image.shape)
 
 
 def test_many_logs_do_not_use_up_the_open_files(tmp_path, monkeypatch, log):
@@ -592,7 +593,7 @@ def test_memory_is_never_more_than_can_be_had(tmp_path, monkeypatch, log):
     gc.collect()
     assert kept("auto", total)._tiers[0]._count == np.sum(np.cumsum(sizes) <= total // 4)
     monkeypatch.setenv("TFSCALE_LOCAL_WORKERS", "two")
-    with pytest.raises(ValueError, match="TFSCALE_LOCAL_WORKERS='two' is no number"):
+    with pytest.raises(ValueError, match="TFSCALE_LOCAL_WORKERS='two': wanted the number"):
         kept("auto", total)
     monkeypatch.delenv("TFSCALE_LOCAL_WORKERS")
     with pytest.raises(ValueError, match="does not say how much memory is free"):
@@ -647,6 +648,74 @@ def test_evaluation_is_the_same_each_time(tmp_path):
     record_files.write(tmp_path, [6], split="validation")
     dataset = images.eval_dataset(tmp_path, 4, 16, cache="memory")
     assert_same(take(dataset, -1), take(dataset, -1))
+
+
+built = pytest.mark.skipif(not native.LIBRARY.exists(), reason="the C ops are not built")
+
+
+def by_native_ops_or_tensorflow(monkeypatch, make, epochs):
+    """The same batches with the C ops and without, equal but for a grey level."""
+    found = []
+    for switch in ("1", "0"):
+        monkeypatch.setenv("TFSCALE_NATIVE", switch)
+        restart()
+        dataset = make(switch)
+        found.append(take(dataset, epochs))
+    assert len(found[0]) == len(found[1])
+    for one, other in zip(*found, strict=True):
+        for a, b in zip(one[1:], other[1:], strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert one[0].shape == other[0].shape
+        assert np.abs(one[0].astype(int) - other[0].astype(int)).max() <= 1
+    return found[0]
+
+
+@built
+@pytest.mark.parametrize("tiers", [{"memory": "auto"}, {"disk": "auto"}, {"memory": 9000}])
+@pytest.mark.slow
+def test_kept_pictures_are_cropped_alike_by_native_ops(tmp_path, monkeypatch, tiers):
+    shapes = {0: (90, 30), 1: (60, 61), 2: (31, 20), 3: (7, 90), 4: (16, 16), 5: (1, 1)}
+    encoded = {n: record_files.encode(record_files.picture(n, *s)) for n, s in shapes.items()}
+    encoded[6] = record_files.encode(record_files.picture(6), "PNG")
+    record_files.write(tmp_path, [10], encoded=encoded)
+
+    def make(switch):
+        folder = tmp_path / f"cache-{switch}" if "disk" in tiers else None
+        kept = Cache(**tiers, decoded=24, folder=folder)
+        return images.train_dataset(
+            tmp_path, 5, (16, 20), cache=kept, threads=2, include_record_ids=True
+        )
+
+    by_native_ops_or_tensorflow(monkeypatch, make, 6)
+
+
+@built
+@pytest.mark.slow
+def test_kept_pictures_are_padded_and_mended_alike_by_native_ops(tmp_path, monkeypatch):
+    bad = {2: b"", 4: b"no picture", 5: record_files.encode(record_files.picture(), "WEBP")}
+    record_files.write(tmp_path, [7], encoded=bad, split="validation")
+
+    def make(switch):
+        return images.eval_dataset(
+            tmp_path, 5, 16, pad_remainder=True, cache="decoded", threads=2, on_error="skip",
+            include_record_ids=True,
+        )  # fmt: skip
+
+    batches = by_native_ops_or_tensorflow(monkeypatch, make, -1)
+    _, _, weights, ids = (np.concatenate(part) for part in zip(*batches, strict=True))
+    assert ids[weights > 0].tolist() == [0, 1, 3, 5, 6]
+    assert all(not image[weight == 0].any() for image, _, weight, _ in batches)
+
+
+@built
+def test_decoded_pictures_come_where_no_tier_can_be_had(tmp_path, monkeypatch, log):
+    record_files.write(tmp_path, [6])
+    (tmp_path / "file").touch()
+    kept = Cache(disk="auto", decoded=24, folder=tmp_path / "file" / "cache")
+    by_native_ops_or_tensorflow(
+        monkeypatch, lambda switch: images.train_dataset(tmp_path, 3, 16, cache=kept, threads=2), 4
+    )
+    assert "the disk tier is off" in log.text
 
 
 @pytest.mark.slow

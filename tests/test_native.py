@@ -14,7 +14,7 @@ import tensorflow as tf
 from PIL import Image, ImageFile
 
 from tests import record_files
-from tfscale.data import jpeg, native, reading
+from tfscale.data import cache_pictures, jpeg, native, reading
 
 SOURCES = Path(native.__file__).parent / "_native"
 HARNESS = Path(__file__).parent / "native" / "fuzz.c"
@@ -304,6 +304,62 @@ def test_decode_raises_for_shapes_that_do_not_fit():
             native.decode_examples([example], windows, flips, size)
 
 
+def kept(image, label=0):
+    return cache_pictures.pack(tf.constant(image), tf.constant(label, tf.int64))
+
+
+@built
+def test_windows_of_kept_pictures_equal_tensorflow():
+    rng = np.random.default_rng(11)
+    for height, width in [(1, 1), (1, 9), (9, 1), (7, 9), (48, 64), (101, 67)]:
+        picture = noisy(rng, max(height, 2), max(width, 2))[:height, :width]
+        windows = [random_window(rng, height, width) for _ in range(6)]
+        windows += [[0, 0, height, width], [height - 1, width - 1, 1, 1]]
+        flips = rng.random(len(windows)) < 0.5
+        size = (int(rng.integers(1, 80)), int(rng.integers(1, 80)))
+        labels = [int(label) for label in rng.integers(-(2**63), 2**63 - 1, len(windows))]
+        pictures = tf.stack([kept(picture, label) for label in labels])
+        images, found, done = native.resize_pictures(
+            pictures, np.array(windows, np.int32), flips, size
+        )
+        assert done.numpy().all() and found.numpy().tolist() == labels
+        for image, window, flip in zip(images.numpy(), windows, flips, strict=True):
+            expected = jpeg.resize(jpeg.crop(tf.constant(picture), window), size)
+            assert_close(image, jpeg.flip(expected, tf.constant(flip)).numpy())
+
+
+@built
+def test_what_is_no_kept_picture_is_not_done_and_harms_no_other():
+    good = kept(record_files.picture(), 3).numpy()
+
+    def shaped(height, width):
+        return good[:8] + np.array([height, width], "<i8").tobytes() + good[24:]
+
+    whole = [0, 0, 48, 64]
+    cases = {f"cut to {n}": (good[:n], whole) for n in (0, 1, 22, 63, 64, 79, 80, len(good) - 1)}
+    cases["one byte more"] = good + b"\0", whole
+    for shape in (
+        [0, 64], [48, 0], [-48, -64], [48, 65], [49, 64], [47, 64], [2**62, 4], [2**63 - 1, 1],
+        [-(2**63), -1], [48 + 2**32, 64], [3 * 2**30, 2**32], [2**61, 2**3],
+    ):  # fmt: skip
+        cases[f"shape {shape}"] = shaped(*shape), whole
+    cases["empty picture"] = shaped(0, 0)[:64] + bytes(16), whole
+    cases |= {name: (good, w) for name, (_, w) in bad_pictures().items() if w != whole}
+    pictures, windows = zip(*(pair for case in cases.values() for pair in (case, (good, whole))),
+                            strict=True)  # fmt: skip
+    images, labels, done = (
+        part.numpy()
+        for part in native.resize_pictures(
+            pictures, np.array(windows, np.int32), [False] * len(pictures), (20, 30)
+        )
+    )
+    assert [name for name, is_done in zip(cases, done[::2], strict=True) if is_done] == []
+    assert not images[::2].any() and not labels[::2].any()
+    assert done[1::2].all() and (labels[1::2] == 3).all()
+    for image in images[1::2]:
+        assert_close(image, jpeg.resize(tf.constant(record_files.picture()), (20, 30)).numpy())
+
+
 @built
 def test_an_empty_batch():
     images, labels, done = native.decode_examples(
@@ -461,7 +517,8 @@ def test_more_files_than_are_kept_open_from_many_threads(tmp_path):
 def fuzzer(tmp_path_factory):
     """The harness with the sanitizers, and files to begin from."""
     folder = tmp_path_factory.mktemp("fuzz")
-    sources = [SOURCES / f"{name}.c" for name in ("crc32c", "example", "jpeg_window", "resize")]
+    names = ("crc32c", "example", "jpeg_window", "kept_picture", "resize")
+    sources = [SOURCES / f"{name}.c" for name in names]
     command = [
         "gcc",
         "-std=c11",
@@ -490,19 +547,21 @@ def fuzzer(tmp_path_factory):
             number += 1
     for number in range(4):
         (folder / f"{number}.example").write_bytes(record_files.serialised(number))
+        image = record_files.picture(number, 20 + number, 30)
+        (folder / f"{number}.kept").write_bytes(kept(image, number).numpy())
     return folder
 
 
 @built
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
-def test_damaged_pictures_and_examples_under_the_sanitizers(fuzzer):
-    seeds = sorted([*fuzzer.glob("*.jpg"), *fuzzer.glob("*.example")])
+def test_damaged_input_under_the_sanitizers(fuzzer):
+    seeds = sorted([*fuzzer.glob("*.jpg"), *fuzzer.glob("*.example"), *fuzzer.glob("*.kept")])
     run = subprocess.run(
         [fuzzer / "fuzz", "20000", "1", *seeds], capture_output=True, text=True, timeout=120
     )
     assert run.returncode == 0, run.stderr
-    decoded, pictures, parsed, examples = (
-        int(word) for word in run.stdout.split() if word.isdigit()
-    )
-    assert 0 < decoded < pictures and 0 < parsed < examples, run.stdout
+    counts = [int(word) for word in run.stdout.split() if word.isdigit()]
+    assert len(counts) == 6
+    for done, seen in zip(counts[::2], counts[1::2], strict=True):
+        assert 0 < done < seen, run.stdout

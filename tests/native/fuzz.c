@@ -2,7 +2,8 @@
    -fsanitize=address,undefined. Every buffer is a block of its own, of the exact size, so that one
    byte too far is found.
 
-   usage: fuzz COUNT SEED FILE...     (*.jpg: pictures; others: serialised tf.train.Examples) */
+   usage: fuzz COUNT SEED FILE...     (*.jpg: pictures; *.kept: decoded ones as the cache keeps
+                                       them; others: serialised tf.train.Examples) */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,11 +11,14 @@
 #include "crc32c.h"
 #include "example.h"
 #include "jpeg_window.h"
+#include "kept_picture.h"
+
+enum { EXAMPLE, PICTURE, KEPT, KINDS };
 
 typedef struct {
   uint8_t *bytes;
   size_t size;
-  bool picture;
+  int kind;
 } input;
 
 static uint64_t state;
@@ -34,7 +38,8 @@ static void fail(const char *what) {
 static input load(const char *path) {
   FILE *file = fopen(path, "rb");
   if (!file || fseek(file, 0, SEEK_END)) fail(path);
-  input in = {.size = (size_t)ftell(file), .picture = strstr(path, ".jpg") != NULL};
+  int kind = strstr(path, ".jpg") ? PICTURE : strstr(path, ".kept") ? KEPT : EXAMPLE;
+  input in = {.size = (size_t)ftell(file), .kind = kind};
   rewind(file);
   in.bytes = malloc(in.size ? in.size : 1);
   if (fread(in.bytes, 1, in.size, file) != in.size) fail(path);
@@ -42,8 +47,17 @@ static input load(const char *path) {
   return in;
 }
 
+/* Gives a kept picture another shape, and the size that belongs to it. */
+static size_t reshape(uint8_t *bytes, size_t size) {
+  if (size < 83) return size;
+  int64_t pixels = (int64_t)(size - 80) / 3, height = 1 + draw((uint32_t)pixels);
+  int64_t shape[] = {height, pixels / height};
+  memcpy(bytes + 8, shape, sizeof shape);
+  return 80 + 3 * (size_t)(shape[0] * shape[1]);
+}
+
 /* A damaged copy; pictures mostly keep their end marker, without which they are not looked at. */
-static input mutate(input in, bool picture) {
+static input mutate(input in) {
   static const uint8_t special[] = {0, 1, 2, 3, 8, 0x11, 0x7f, 0x80, 0xc0, 0xc2, 0xc4, 0xd0, 0xd9,
                                     0xda, 0xdd, 0xff};
   size_t room = in.size + 64;
@@ -70,8 +84,9 @@ static input mutate(input in, bool picture) {
     }
   }
   if (draw(8) == 0) size = draw((uint32_t)size + 1);
-  if (picture && size > 2 && draw(16)) memcpy(bytes + size - 2, "\xff\xd9", 2);
-  input out = {.bytes = malloc(size ? size : 1), .size = size};
+  if (in.kind == PICTURE && size > 2 && draw(16)) memcpy(bytes + size - 2, "\xff\xd9", 2);
+  if (in.kind == KEPT && draw(2)) size = reshape(bytes, size);
+  input out = {.bytes = malloc(size ? size : 1), .size = size, .kind = in.kind};
   memcpy(out.bytes, bytes, size);
   free(bytes);
   return out;
@@ -91,7 +106,11 @@ static bool decode(input in) {
     resizer r;
     if (!resizer_create(&r, height, width, simd)) fail("no memory");
     out[simd] = malloc(bytes);
-    done[simd] = jpeg_window_decode(in.bytes, in.size, w, flip, scaled, &r, out[simd]);
+    int64_t label;
+    done[simd] =
+        in.kind == KEPT
+            ? kept_picture_resize(in.bytes, in.size, w, flip, &r, out[simd], &label)
+            : jpeg_window_decode(in.bytes, in.size, w, flip, scaled, &r, out[simd]);
     resizer_destroy(&r);
   }
   if (done[0] != done[1]) fail("decoded with vectors or without, but not both");
@@ -111,27 +130,22 @@ static bool parse(input in) {
 
 int main(int count, char **arguments) {
   if (count < 4) fail("usage: fuzz COUNT SEED FILE...");
-  long total = atol(arguments[1]), pictures = 0, examples = 0, decoded = 0, parsed = 0;
+  long total = atol(arguments[1]), seen[KINDS] = {0}, done[KINDS] = {0};
   state = 0x9e3779b97f4a7c15u ^ strtoull(arguments[2], NULL, 10);
   crc32c_prepare();
   int files = count - 3;
   input *seeds = calloc((size_t)files, sizeof *seeds);
   for (int i = 0; i < files; i++) seeds[i] = load(arguments[3 + i]);
   for (long i = 0; i < total; i++) {
-    input seed = seeds[draw((uint32_t)files)], in = mutate(seed, seed.picture);
-    if (seed.picture) {
-      pictures++;
-      decoded += decode(in);
-    } else {
-      examples++;
-      parsed += parse(in);
-    }
+    input in = mutate(seeds[draw((uint32_t)files)]);
+    seen[in.kind]++;
+    done[in.kind] += in.kind == EXAMPLE ? parse(in) : decode(in);
     if (crc32c(in.bytes, in.size) != crc32c_by_table(in.bytes, in.size)) fail("two checksums");
     free(in.bytes);
   }
   for (int i = 0; i < files; i++) free(seeds[i].bytes);
   free(seeds);
-  printf("%ld of %ld pictures decoded, %ld of %ld examples parsed\n", decoded, pictures, parsed,
-         examples);
+  printf("%ld of %ld pictures decoded, %ld of %ld examples parsed, %ld of %ld kept resized\n",
+         done[PICTURE], seen[PICTURE], done[EXAMPLE], seen[EXAMPLE], done[KEPT], seen[KEPT]);
   return 0;
 }

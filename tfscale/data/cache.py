@@ -112,7 +112,7 @@ class Store:
 
     @property
     def decoded(self):
-        """Whether pictures are kept, so that `picture` must be used."""
+        """Whether pictures are kept, so that `picture` or `packed` must be used."""
         return self._short_side is not None
 
     @property
@@ -145,6 +145,14 @@ class Store:
         """Returns `(image, label)`: uint8 [height, width, 3], whole, with the short side that is
         kept or less, and int64, as in the file.
 
+        Args, Raises: see `packed`.
+        """
+        return cache_pictures.unpack(self.packed(record, path, offset))
+
+    @tf.autograph.experimental.do_not_convert
+    def packed(self, record, path, offset):
+        """Returns the picture and label of a record as one string, see `cache_pictures.pack`.
+
         Args:
             record, path, offset: see `example`.
 
@@ -156,7 +164,7 @@ class Store:
             encoded, label = reading.parse(reading.read(path, offset))
             return cache_pictures.pack(jpeg.shrink(jpeg.decode(encoded), self._short_side), label)
 
-        return cache_pictures.unpack(self._keep(record, make))
+        return self._keep(record, make)
 
 
 def create(cache, image_size, contract, worker):

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfscale.data import cache_log
 
-FORMAT = 1  # raise it when what is kept changes its form or its pixels
+FORMAT = 2  # raise it when what is kept changes its form or its pixels
 
 logger = logging.getLogger("tfscale")
 

@@ -91,9 +91,7 @@ class Decoding:
             done &= tf.reduce_all(rows_lib.source_size(rows) > 0, -1)
         else:
             windows = rows_lib.window(rows)
-            image, label, done = native.decode_examples(
-                payloads, windows, flip, size, self._scaled
-            )
+            image, label, done = native.decode_examples(payloads, windows, flip, size, self._scaled)
         label, done = tf.ensure_shape(label, [None]), tf.ensure_shape(done, [None])
         label = tf.cast(label - self._contract.label_offset, tf.int32)
         done &= (label >= 0) & (label < self._contract.num_classes)

@@ -1,4 +1,4 @@
-"""Decoding in C: two TensorFlow ops that read records and decode batches of pictures.
+"""Decoding in C: three TensorFlow ops that read records, decode pictures, and resize kept ones.
 
 Optional. They are built when the package is installed where a C compiler and libjpeg-turbo are
 (Debian: ``apt install gcc libjpeg-dev``), in a clone by ``python setup.py build_ext --inplace``;
@@ -107,11 +107,38 @@ def decode_examples(serialized, windows, flip, size, scaled=False):
         >>> images.shape
         TensorShape([1, 32, 32, 3])
     """
+    return _windows(
+        _ops().tfscale_decode_examples, windows, flip, size, serialized=serialized, scaled=scaled
+    )
+
+
+def resize_pictures(pictures, windows, flip, size):
+    """Resizes and flips a window of each kept picture.
+
+    Per row what `cache_pictures.unpack`, `jpeg.crop` and `jpeg.resize` give, within one grey
+    level. It raises for no row: what is no kept picture with that window inside it has `done`
+    False and zeros for its picture.
+
+    Args:
+        pictures: string tensor [n]: what `cache_pictures.pack` returned.
+        windows: int32 tensor [n, 4]: top, left, height, width, in pixels of the kept picture.
+        flip, size: see `decode_examples`.
+
+    Returns, Raises: see `decode_examples`.
+
+    Example:
+        >>> images, labels, done = native.resize_pictures(
+        ...     [cache_pictures.pack(image, label)], [[0, 0, 48, 64]], [False], (32, 32))
+        >>> images.shape
+        TensorShape([1, 32, 32, 3])
+    """
+    return _windows(_ops().tfscale_resize_pictures, windows, flip, size, pictures=pictures)
+
+
+def _windows(op, windows, flip, size, **options):
     windows = tf.convert_to_tensor(windows, tf.int32)
     size = tf.convert_to_tensor(size, tf.int32)
-    images, labels, done = _ops().tfscale_decode_examples(
-        serialized=serialized, windows=windows, flip=flip, size=size, scaled=scaled
-    )
+    images, labels, done = op(windows=windows, flip=flip, size=size, **options)
     height_width = tf.get_static_value(size)
     sides = [None, None] if height_width is None else height_width.tolist()
     return tf.ensure_shape(images, [*windows.shape[:1], *sides, 3]), labels, done

@@ -21,9 +21,9 @@ COLUMNS = range(15)
 PADDING = -1
 
 
-def source_size(row):
-    """Returns the height and width of a row's picture, int64 [2]."""
-    return row[SOURCE_HEIGHT : SOURCE_WIDTH + 1]
+def source_size(rows):
+    """Returns the pictures' heights and widths, int64 [..., 2], of rows [..., columns]."""
+    return rows[..., SOURCE_HEIGHT : SOURCE_WIDTH + 1]
 
 
 def window(rows):

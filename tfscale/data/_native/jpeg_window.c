@@ -42,11 +42,6 @@ static void on_progress(j_common_ptr common) {
   if (pixels * jpeg->input_scan_number > MAX_PIXELS_OF_ALL_SCANS) give_up(common);
 }
 
-static bool inside(window w, int64_t height, int64_t width) {
-  return w.top >= 0 && w.left >= 0 && w.height > 0 && w.width > 0 && w.height <= height - w.top &&
-         w.width <= width - w.left;
-}
-
 static int reduction(window w, const resizer *r) {
   int by = 8;
   while (by > 1 && (w.height / by < r->height || w.width / by < r->width)) by /= 2;
@@ -63,7 +58,7 @@ static bool decode(decoder *d, const uint8_t *bytes, size_t size, window w, bool
   jpeg_mem_src(jpeg, bytes, size);
   jpeg_read_header(jpeg, TRUE);
   if (jpeg->num_components != 1 && jpeg->num_components != 3) return false;
-  if (jpeg->arith_code || !inside(w, jpeg->image_height, jpeg->image_width)) return false;
+  if (jpeg->arith_code || !window_inside(w, jpeg->image_height, jpeg->image_width)) return false;
   if ((int64_t)jpeg->image_height * jpeg->image_width > MAX_PIXELS) return false;
 
   jpeg->out_color_space = JCS_RGB;

@@ -7,10 +7,7 @@
 #include <stdint.h>
 
 #include "resize.h"
-
-typedef struct {
-  int32_t top, left, height, width; /* pixels of the whole picture */
-} window;
+#include "window.h"
 
 /* Writes the window, resized, to `out` [height][width][3] of `r`, and returns whether it could.
 

@@ -1,7 +1,8 @@
-/* The two ops, registered when tf.load_op_library loads this library. */
+/* The three ops, registered when tf.load_op_library loads this library. */
 #include "crc32c.h"
 #include "example.h"
 #include "jpeg_window.h"
+#include "kept_picture.h"
 #include "record_file.h"
 #include "resize.h"
 #include "tf_kernel_api.h"
@@ -115,7 +116,7 @@ static void read_shape(TF_ShapeInferenceContext *context, TF_Status *status) {
   TF_DeleteShapeHandle(n);
 }
 
-/* ---- TfscaleDecodeExamples ---- */
+/* ---- TfscaleDecodeExamples and TfscaleResizePictures ---- */
 
 static void *decode_create(TF_OpKernelConstruction *construction) {
   TF_Status *status = TF_NewStatus();
@@ -129,25 +130,34 @@ static void *decode_create(TF_OpKernelConstruction *construction) {
   return scaled;
 }
 
-static bool decode_one(const TF_TString *serialized, window w, bool flip, bool scaled, resizer *r,
-                       uint8_t *image, int64_t *label) {
+static bool decode_one(const void *scaled, const uint8_t *bytes, size_t size, window w, bool flip,
+                       resizer *r, uint8_t *image, int64_t *label) {
   example found;
-  if (!example_parse((const uint8_t *)tstring_bytes(serialized), tstring_size(serialized), &found))
-    return false;
+  if (!example_parse(bytes, size, &found)) return false;
   *label = found.label;
-  return jpeg_window_decode(found.encoded, found.size, w, flip, scaled, r, image);
+  return jpeg_window_decode(found.encoded, found.size, w, flip, *(const unsigned char *)scaled, r,
+                            image);
 }
 
-static void decode_compute(void *kernel, TF_OpKernelContext *context) {
+static bool resize_one(const void *kernel, const uint8_t *bytes, size_t size, window w, bool flip,
+                       resizer *r, uint8_t *image, int64_t *label) {
+  (void)kernel;
+  return kept_picture_resize(bytes, size, w, flip, r, image, label);
+}
+
+/* Makes the windows of all strings of input 0, each by `one`. */
+static void windows_compute(const void *kernel, TF_OpKernelContext *context,
+                            bool (*one)(const void *, const uint8_t *, size_t, window, bool,
+                                        resizer *, uint8_t *, int64_t *)) {
   call c = call_begin(context, 4);
   require(&c, ok(&c) && TF_NumDims(c.inputs[0]) == 1, TF_INVALID_ARGUMENT,
-          "serialized must be a vector");
+          "the pictures must be a vector");
   int64_t n = ok(&c) ? TF_Dim(c.inputs[0], 0) : 0;
   require(&c,
           ok(&c) && TF_NumDims(c.inputs[1]) == 2 && TF_Dim(c.inputs[1], 0) == n &&
               TF_Dim(c.inputs[1], 1) == 4,
-          TF_INVALID_ARGUMENT, "windows must be of shape [len(serialized), 4]");
-  require_vector(&c, 2, n, "flip must be a vector as long as serialized");
+          TF_INVALID_ARGUMENT, "windows must be of shape [number of pictures, 4]");
+  require_vector(&c, 2, n, "flip must be a vector, one for each picture");
   require_vector(&c, 3, 2, "size must be (height, width)");
   int32_t height = 0, width = 0;
   if (ok(&c)) {
@@ -165,13 +175,13 @@ static void decode_compute(void *kernel, TF_OpKernelContext *context) {
   require(&c, ok(&c) && resizer_create(&r, height, width, true), TF_RESOURCE_EXHAUSTED,
           "no memory");
   if (ok(&c)) {
-    const TF_TString *serialized = data(c.inputs[0]);
+    const TF_TString *strings = data(c.inputs[0]);
     const window *windows = data(c.inputs[1]);
     const bool *flip = data(c.inputs[2]);
-    bool scaled = *(unsigned char *)kernel;
     for (int64_t i = 0; i < n; i++) {
       uint8_t *image = images + (size_t)i * pixels;
-      done[i] = decode_one(serialized + i, windows[i], flip[i], scaled, &r, image, labels + i);
+      done[i] = one(kernel, (const uint8_t *)tstring_bytes(strings + i), tstring_size(strings + i),
+                    windows[i], flip[i], &r, image, labels + i);
       if (done[i]) continue;
       memset(image, 0, pixels);
       labels[i] = 0;
@@ -181,7 +191,15 @@ static void decode_compute(void *kernel, TF_OpKernelContext *context) {
   call_end(&c);
 }
 
-static void decode_shape(TF_ShapeInferenceContext *context, TF_Status *status) {
+static void decode_compute(void *kernel, TF_OpKernelContext *context) {
+  windows_compute(kernel, context, decode_one);
+}
+
+static void resize_compute(void *kernel, TF_OpKernelContext *context) {
+  windows_compute(kernel, context, resize_one);
+}
+
+static void windows_shape(TF_ShapeInferenceContext *context, TF_Status *status) {
   TF_ShapeHandle *n = TF_NewShapeHandle();
   TF_ShapeInferenceContextSetUnknownShape(context, status);
   if (TF_GetCode(status) == TF_OK) TF_ShapeInferenceContextGetInput(context, 0, n, status);
@@ -191,6 +209,17 @@ static void decode_shape(TF_ShapeInferenceContext *context, TF_Status *status) {
 }
 
 /* ---- registration ---- */
+
+/* Adds what the two ops that make windows have in common, behind their strings. */
+static void add_windows(TF_OpDefinitionBuilder *op) {
+  TF_OpDefinitionBuilderAddInput(op, "windows: int32");
+  TF_OpDefinitionBuilderAddInput(op, "flip: bool");
+  TF_OpDefinitionBuilderAddInput(op, "size: int32");
+  TF_OpDefinitionBuilderAddOutput(op, "images: uint8");
+  TF_OpDefinitionBuilderAddOutput(op, "labels: int64");
+  TF_OpDefinitionBuilderAddOutput(op, "done: bool");
+  TF_OpDefinitionBuilderSetShapeInferenceFunction(op, windows_shape);
+}
 
 __attribute__((constructor)) static void register_ops(void) {
   crc32c_prepare();
@@ -207,14 +236,13 @@ __attribute__((constructor)) static void register_ops(void) {
 
   op = TF_NewOpDefinitionBuilder("TfscaleDecodeExamples");
   TF_OpDefinitionBuilderAddInput(op, "serialized: string");
-  TF_OpDefinitionBuilderAddInput(op, "windows: int32");
-  TF_OpDefinitionBuilderAddInput(op, "flip: bool");
-  TF_OpDefinitionBuilderAddInput(op, "size: int32");
-  TF_OpDefinitionBuilderAddOutput(op, "images: uint8");
-  TF_OpDefinitionBuilderAddOutput(op, "labels: int64");
-  TF_OpDefinitionBuilderAddOutput(op, "done: bool");
+  add_windows(op);
   TF_OpDefinitionBuilderAddAttr(op, "scaled: bool = false");
-  TF_OpDefinitionBuilderSetShapeInferenceFunction(op, decode_shape);
+  TF_RegisterOpDefinition(op, status);
+
+  op = TF_NewOpDefinitionBuilder("TfscaleResizePictures");
+  TF_OpDefinitionBuilderAddInput(op, "pictures: string");
+  add_windows(op);
   TF_RegisterOpDefinition(op, status);
 
   TF_RegisterKernelBuilder(
@@ -225,5 +253,8 @@ __attribute__((constructor)) static void register_ops(void) {
       "TfscaleDecodeExamples",
       TF_NewKernelBuilder("TfscaleDecodeExamples", "CPU", decode_create, decode_compute, free),
       status);
+  TF_RegisterKernelBuilder(
+      "TfscaleResizePictures",
+      TF_NewKernelBuilder("TfscaleResizePictures", "CPU", NULL, resize_compute, NULL), status);
   TF_DeleteStatus(status);
 }
