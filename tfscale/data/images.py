@@ -310,7 +310,7 @@ class _Source:
         self.store = cache_lib.create(self._cache, image_size, self.contract, self.worker)
         self.decode = decoding.Decoding(
             self.contract, self.store, (None, None) if rectangular else image_size, scaled_decode,
-            augment,
+            augment, skips=on_error == "skip",
         )  # fmt: skip
         self.batch_size = self.contract.global_batch_size // self.contract.num_replicas
 
