@@ -1,5 +1,17 @@
 """A run's input settings as arguments of `tfscale.data`."""
 
+import os
+
+
+def check(run):
+    """Raises ValueError for settings that exclude each other, before anything is loaded."""
+    address = run.data_service or os.environ.get("TFSCALE_DATA_SERVICE")
+    if address and run.cache != "none":
+        raise ValueError(
+            f"--cache={run.cache} keeps records in this process, and with the data service at "
+            f"{address} other processes read them: add --cache=none"
+        )
+
 
 def cache(run):
     """Returns the `cache` argument that --cache, --cache_budget and --cache_dir stand for."""
@@ -10,10 +22,13 @@ def cache(run):
     if run.cache_budget is None and run.cache_dir is None:
         return run.cache
     budget = run.cache_budget or "auto"
-    if run.cache == "disk":
-        return Cache(disk=budget, folder=run.cache_dir)
     decoded = round(run.image_size / 0.875) if run.cache == "decoded" else None
-    return Cache(memory=budget, decoded=decoded)
+    try:
+        if run.cache == "disk":
+            return Cache(disk=budget, folder=run.cache_dir)
+        return Cache(memory=budget, decoded=decoded)
+    except ValueError as error:
+        raise ValueError(f"--cache_budget={run.cache_budget}: {error}") from None
 
 
 def train_options(run):

@@ -104,12 +104,20 @@ class RunConfig:
 
     # Input and bookkeeping
     cache: Literal["none", "memory", "disk", "decoded"] = _field(
-        "memory", "what the input keeps: files' bytes in memory or on disk, or decoded pictures"
+        "memory",
+        "what the input keeps: files' bytes in memory or on disk; or, in memory, pictures decoded "
+        "and reduced to image_size / 0.875, with other pixels and nothing left to decode",
     )
     cache_budget: str | None = _field(
-        None, "most that each worker keeps, such as 8GiB; none = what is free; the rest is read"
+        None,
+        "most that each worker keeps, such as 8GiB; what does not fit is read; none = half of the "
+        "free memory, or 90 % of the free disk",
     )
-    cache_dir: str | None = _field(None, "folder of the disk cache, on a local disk")
+    cache_dir: str | None = _field(
+        None,
+        "folder of the disk cache, on a local disk, for later runs too; none = one in $TMPDIR or "
+        "/var/tmp",
+    )
     threads: int | Literal["auto"] = _field(
         "auto", "pictures read and decoded at a time; auto = measured at the start"
     )
@@ -120,7 +128,9 @@ class RunConfig:
         False, "decode large crops at half, a quarter or an eighth: faster, other pixels"
     )
     rand_augment: tuple[int, float] | None = _field(
-        None, "operations,magnitude of RandAugment, such as 2,9; none = crops and flips only"
+        None,
+        "operations,magnitude (0 to 10) of RandAugment, such as 2,9, which takes twice the CPU "
+        "time of decoding; none = crops and flips only",
     )
     rectangular_eval: bool = _field(
         False, "evaluate in batches of like aspect ratio, whose long side is not cut to the short"
@@ -141,6 +151,14 @@ class RunConfig:
                 raise ValueError(f"--{name}={value} is out of range: it must be {bounds}")
         if self.cache_budget is not None and self.cache == "none":
             raise ValueError(f"--cache_budget={self.cache_budget} has no effect with --cache=none")
+        if self.rand_augment is not None and not (
+            self.rand_augment[0] >= 0 and 0 <= self.rand_augment[1] <= 10
+        ):
+            shown = ",".join(f"{value:g}" for value in self.rand_augment)
+            raise ValueError(
+                f"--rand_augment={shown}: wanted a number of operations and a magnitude from 0 to "
+                "10, such as 2,9"
+            )
         if self.cache_dir is not None and self.cache != "disk":
             raise ValueError(
                 f"--cache_dir={self.cache_dir} has no effect with --cache={self.cache}; it needs "

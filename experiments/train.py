@@ -46,6 +46,7 @@ def main(argv=None):
     logging.getLogger("tfscale").setLevel(logging.INFO)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
+        inputs.check(run)
         cluster = ClusterConfig.from_env()
         if cluster.is_evaluator:
             # It would train by itself, and write over what the workers save.

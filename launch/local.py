@@ -31,7 +31,7 @@ examples:
   {program} --workers=2 --show=leader --log_dir=/tmp/logs experiments/train.py
 
   # three processes that read and decode for the two workers, which then only train
-  {program} --workers=2 --data_service=3 experiments/train.py -- --config=imagenet
+  {program} --workers=2 --data_service=3 experiments/train.py -- --cache=none
 
   # a module instead of a file; show what would start, and start nothing
   {program} --workers=2 --dry_run -m experiments.train -- --epochs=3

@@ -27,6 +27,8 @@ from importlib.util import find_spec
 sys.exit(None in map(find_spec, ["tensorflow", "tf_keras", "absl", "sklearn"]))'; then
     echo "Installing TensorFlow and what it needs (a minute or two, once) ..."
     python -m pip install --quiet --constraint requirements.txt ".[quickstart]"
+    # Programs started here import the package from here: its C ops must lie here too.
+    python setup.py --quiet build_ext --inplace
     rm -rf build ./*.egg-info
 fi
 exec python -m experiments.quickstart "$@"

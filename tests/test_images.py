@@ -319,7 +319,7 @@ def test_each_argument_is_checked_before_any_file_is_read():
         "num_classes": [(0, "at least 1"), (2.0, "no integer")],
         "label_offset": [(0.5, "no integer")],
         "max_bad_share": [(2, r"outside \[0, 1\]"), (-0.1, r"outside"), ("1", "no number")],
-        "threads": [(0, "at least 1"), (1.5, "no integer"), ("all", 'wanted "auto" or')],
+        "threads": [(0, r"in \[1, 1024\]"), (1.5, "no integer"), ("all", 'wanted "auto" or')],
         "on_error": [("ignore", "none of 'raise', 'skip'")],
         "cache": [("ram", "none of 'memory', 'disk', 'decoded'")],
     }  # fmt: skip
@@ -329,7 +329,7 @@ def test_each_argument_is_checked_before_any_file_is_read():
                            ((0, 1), r"\(0, 1\]"), ((0.5, 1.5), r"\(0, 1\]")],
             "aspect_range": [((2, 1), "2.0 > 1.0; wanted"), ((0, 1), r"\(0, inf\)"),
                              ((1, float("inf")), "outside")],
-            "initial_step": [(-1, "at least 0"), (1.5, "no integer")],
+            "initial_step": [(-1, r"in \[0, "), (1.5, "no integer")],
             "seed": [(1.5, "no integer"), (2**63, r"in \[-9223372036854775808, ")],
         },
         images.eval_dataset: {

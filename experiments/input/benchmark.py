@@ -34,7 +34,7 @@ columns:
 
 A pipeline first takes {DRAIN} batches that do not count: what lies ready in buffers is free.
 
-time: {{pipelines}} x {{repeats}} x ({{seconds}} + 1) s, and some 8 s to start each: all pipelines
+time: pipelines x repeats x (seconds + 1) s, and some 8 s to start each: all pipelines
 with the default of 5 repeats of 5 s take about 11 minutes on 2 cores that are otherwise idle, and
 8 GB of memory. On a busy machine look at ratios within the run, and at nothing else.
 

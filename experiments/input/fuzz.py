@@ -98,11 +98,14 @@ def main(argv=None):
 
     from experiments.input import fuzz_law, picture_damage
 
-    logging.getLogger("tfscale").setLevel(logging.CRITICAL)  # each bad record is a warning
     corpus, tally = pathlib.Path(args.corpus), Tally(args.seed)
     corpus.mkdir(parents=True, exist_ok=True)
     started = said = time.monotonic()
-    with tempfile.TemporaryDirectory() as scratch, contextlib.suppress(KeyboardInterrupt):
+    quiet = contextlib.ExitStack()
+    with tempfile.TemporaryDirectory() as scratch, quiet, contextlib.suppress(KeyboardInterrupt):
+        logger = logging.getLogger("tfscale")
+        quiet.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.CRITICAL)  # each bad record is a warning
         law = fuzz_law.RecordLaw(scratch)
         valid, violations = picture_damage.pictures(), picture_damage.decoder()
         number = args.first

@@ -70,6 +70,8 @@ class Cache:
         if self.folder is not None:
             if self.disk is None:
                 raise ValueError(f"folder={self.folder!r} is for the disk tier; pass disk= as well")
+            if not os.fspath(self.folder):
+                raise ValueError("folder='' is empty; leave it out for the default one")
             if "://" in os.fspath(self.folder):
                 raise ValueError(f"folder={self.folder!r} is not on a local disk")
 
@@ -198,13 +200,15 @@ def create(cache, image_size, contract, worker):
             cache_tiers.MemoryTier(index.num_records, records[remembered], sizes[remembered])
         )
         said.append(f"memory ({cache_budget.text(budget)}) has room for {_share(remembered)}")
+        if not remembered.all():
+            said[-1] += ", the rest is read through"
     if cache.disk is not None:
         tier, line = _open_disk(cache, index, records, sizes, remembered)
         tiers += [tier] if tier else []
         said.append(line)
     form = "encoded" if cache.decoded is None else f"decoded, short side {cache.decoded}"
     logger.info(
-        "cache [%s]: %d records of worker %d, %s, %s: %s; the rest is read through",
+        "cache [%s]: %d records of worker %d, %s, %s: %s",
         index.split, len(records), worker, form, cache_budget.text(sizes.sum()), "; ".join(said),
     )  # fmt: skip
     return Store(tiers, cache.decoded)
@@ -240,15 +244,20 @@ def _memory_budget(asked, sizes):
 def _open_disk(cache, index, records, sizes, remembered):
     """Returns `(tier, line)`: the `DiskTier`, None if its folder cannot be used, and the news."""
     try:
-        root = pathlib.Path(cache.folder) if cache.folder else cache_key.default_root()
+        root = pathlib.Path(cache.folder).expanduser() if cache.folder else cache_key.default_root()
         folder = cache_key.folder_of(root, index, cache.decoded)
         cache_key.remove_stale(folder)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
     except OSError as error:
+        if cache.folder:
+            raise ValueError(
+                f"the folder of the disk cache cannot be used: {error}; pass another one "
+                "(Cache(folder=...), --cache_dir=...)"
+            ) from None
         logger.warning(
-            "cache: the disk tier is off, its folder cannot be used: %s. Pass another "
-            "Cache(folder=...)", error,
+            "cache: the disk tier is off, its folder cannot be used: %s. Pass another one "
+            "(Cache(folder=...), --cache_dir=...)", error,
         )  # fmt: skip
         return None, "disk is off"
     tier = cache_tiers.open_tier(folder, index.num_records)
@@ -259,6 +268,7 @@ def _open_disk(cache, index, records, sizes, remembered):
     order = np.argsort(remembered, kind="stable")
     kept = tier.admit(records[order], sizes[order], budget)
     return tier, (
-        f"disk {folder} ({cache_budget.text(budget)}) has {_share(tier.has(records))}, and room "
-        f"for {_share(kept)} in all"
+        f"disk {folder} ({cache_budget.text(budget)}) has {_share(tier.has(records))} from "
+        f"earlier runs, and room for {_share(kept)}"
+        + ("" if kept.all() else ", the rest is read through")
     )

@@ -32,7 +32,7 @@ def parse(name, budget):
         return budget
     if not isinstance(budget, str):
         return arguments.integer(name, budget, 1)
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", budget)
+    found = re.fullmatch(r"\s*(\d{1,20}(?:\.\d+)?)\s*([A-Za-z]*)\s*", budget)
     if not found or found[2] not in UNITS or not round(float(found[1]) * UNITS[found[2]]):
         raise ValueError(
             f"{name}={budget!r} is no budget; wanted 'auto', an integer (bytes), or a positive "

@@ -154,10 +154,15 @@ def main(argv=None):
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     data_dir, path = arguments.pop("data_dir"), arguments.pop("json")
     try:
+        if path:
+            open(path, "a").close()  # found now, not after an hour
         reports = check(data_dir, **arguments)
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         print(f"check: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("check: stopped", file=sys.stderr)
+        return 130
     if path:
         content = {"data_dir": data_dir, "splits": [report.content() for report in reports]}
         with open(path, "w") as file:

@@ -1,5 +1,6 @@
 """From rows to pictures and labels, many at a time: by TensorFlow's ops, or by our own in C."""
 
+import numpy as np
 import tensorflow as tf
 
 from tfscale import cores
@@ -7,6 +8,7 @@ from tfscale.data import cache_pictures, jpeg, native, reading
 from tfscale.data import rows as rows_lib
 from tfscale.data.rows import FILE, FLIP, KEY, LENGTH, OFFSET, POSITION, RECORD
 
+LOOKED_AT = 32  # records, for whether the native ops can take them
 CHUNK = 128  # rows that the native ops take at a time, at most
 
 
@@ -72,6 +74,8 @@ class Decoding:
             read = tables.unbatch().map(self._bytes, num_parallel_calls=calls, deterministic=True)
             chunks, calls = read.ignore_errors().batch(chunk), cores.usable_cores()
         vectors = chunks.map(self._chunk, num_parallel_calls=calls, deterministic=True)
+        if self._augment is not None:
+            vectors = vectors.ignore_errors()
         return vectors.filter(lambda position, *_: tf.size(position) > 0)
 
     @tf.autograph.experimental.do_not_convert
@@ -104,17 +108,19 @@ class Decoding:
         done &= (label >= 0) & (label < self._contract.num_classes)
         done |= ~there
         label = tf.where(there, label, 0)
+        parts = rows[:, POSITION], image, label, tf.cast(there, tf.float32), rows[:, RECORD]
+        kept = (*parts, rows[:, KEY])
+        *parts, keys = tf.cond(
+            tf.reduce_all(done),
+            lambda: kept,
+            lambda: tuple(tf.boolean_mask(part, done) for part in kept),
+        )
         if self._augment is not None:
             spec = tf.TensorSpec([*self._image_size, 3], tf.uint8)
-            image = tf.map_fn(
-                lambda part: self._augmented(*part), (image, rows[:, KEY]), fn_output_signature=spec
+            parts[1] = tf.map_fn(
+                lambda part: self._augmented(*part), (parts[1], keys), fn_output_signature=spec
             )
-        parts = rows[:, POSITION], image, label, tf.cast(there, tf.float32), rows[:, RECORD]
-        return tf.cond(
-            tf.reduce_all(done),
-            lambda: parts,
-            lambda: tuple(tf.boolean_mask(part, done) for part in parts),
-        )
+        return tuple(parts)
 
     def _place(self, row):
         return row[RECORD], self._paths[row[FILE]], row[OFFSET]
@@ -138,13 +144,15 @@ class Decoding:
         return self._shaped(image), label, tf.constant(1.0)
 
     def _augmented(self, image, key):
-        result = tf.convert_to_tensor(self._augment(image, key))
+        result = self._augment(image, key)
+        if not tf.is_tensor(result):
+            raise TypeError(f"augment gave {result!r} for a picture; wanted a tensor")
         if result.dtype != tf.uint8 or not result.shape.is_compatible_with(image.shape):
             raise TypeError(
                 f"augment gave {result.dtype.name} {result.shape} for a picture uint8 "
                 f"{image.shape}; wanted the same type and shape"
             )
-        return result
+        return tf.ensure_shape(result, image.shape)
 
     def _shaped(self, image):
         return tf.ensure_shape(image, [*self._image_size, 3])
@@ -156,20 +164,21 @@ class Decoding:
             return tf.identity(label)
 
     def _holds_jpegs(self):
-        """Looks at the first record of a few files: others would each be decoded a second time."""
-        files, offsets, _ = self._contract.index.locations()
-        for file in range(0, len(self._contract.index.shards), 1 + len(self._paths) // 8):
-            first = (files == file).argmax()
-            if files[first] != file:
-                continue  # an empty one
+        """Looks at a few records all over the split: others would be decoded one by one."""
+        index = self._contract.index
+        for record in np.unique(np.linspace(0, index.num_records - 1, LOOKED_AT).astype(int)):
+            path, _, offset, _ = index.locate(record)
             try:
                 with tf.device("CPU:0"):
-                    encoded, _ = reading.parse(
-                        reading.read(self._paths[file], tf.constant(offsets[first]))
-                    )
+                    payload = reading.read(path, tf.constant(offset, tf.int64))
+                    encoded, _ = reading.parse(payload)
+                    if encoded.numpy().startswith(jpeg.JPEG_START):
+                        other = int(tf.io.extract_jpeg_shape(encoded)[2]) not in (1, 3)
+                    else:
+                        other = reading.is_picture(encoded.numpy())
             except tf.errors.OpError:
                 continue  # a bad record, which its reader will name
-            if not encoded.numpy().startswith(jpeg.JPEG_START):
+            if other:
                 return False
         return True
 

@@ -115,7 +115,7 @@ def train_dataset(
     area_range = arguments.ascending("area_range", area_range, "(0, 1]")
     aspect_range = arguments.ascending("aspect_range", aspect_range, "(0, inf)")
     seed = arguments.integer("seed", seed, *arguments.INT64)
-    initial_step = arguments.integer("initial_step", initial_step, 0)
+    initial_step = arguments.integer("initial_step", initial_step, 0, 2**40)
 
     if augment is not None and not callable(augment):
         raise TypeError(f"augment={augment!r} is no function of (image, key)")
@@ -307,6 +307,9 @@ class _Source:
         )  # fmt: skip
         for line in self.contract.lines(self.worker):
             logger.info("%s", line)
+        if not native.available():
+            logger.info("  pictures are decoded by TensorFlow's ops: ours, which are faster, are "
+                        "not built or switched off, see tfscale.data.native")  # fmt: skip
         self.store = cache_lib.create(self._cache, image_size, self.contract, self.worker)
         self.decode = decoding.Decoding(
             self.contract, self.store, (None, None) if rectangular else image_size, scaled_decode,

@@ -16,6 +16,8 @@ import tensorflow as tf
 
 LIBRARY = Path(__file__).parent / "_native" / f"ops{sysconfig.get_config_var('EXT_SUFFIX')}"
 
+_NAMES = "tfscale_read_records", "tfscale_decode_examples", "tfscale_resize_pictures"
+
 logger = logging.getLogger(__name__)
 
 
@@ -25,10 +27,17 @@ def _ops():
     if not LIBRARY.exists():
         return None
     try:
-        return tf.load_op_library(str(LIBRARY))
+        found = tf.load_op_library(str(LIBRARY))
     except (tf.errors.OpError, OSError) as error:
         logger.warning("The C ops do not load, TensorFlow's are used instead: %s", error)
         return None
+    if not all(hasattr(found, name) for name in _NAMES):
+        logger.warning(
+            "%s is of another version, TensorFlow's ops are used instead; build it again: "
+            "python setup.py build_ext --inplace --force", LIBRARY,
+        )  # fmt: skip
+        return None
+    return found
 
 
 def available():

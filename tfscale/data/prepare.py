@@ -8,9 +8,12 @@ that a copied source is the same one, and one in which a picture was replaced is
 """
 
 import concurrent.futures
+import contextlib
+import fcntl
 import hashlib
 import json
 import logging
+import os
 import pathlib
 import sys
 
@@ -79,8 +82,54 @@ def prepare(
         short_side = arguments.integer("short_side", short_side, 1)
     arguments.choice("format", format, forms.FORMATS)
     arguments.choice("on_error", on_error, ("raise", "skip"))
+    if not str(output):
+        raise ValueError("output is empty; wanted a folder for the records")
+    if pathlib.Path(output).resolve() == pathlib.Path(source).resolve():
+        raise ValueError(f"output {output} is the source itself; wanted another folder")
+    form = forms.Form(format, short_side, quality)
+    if keep_original and form.keeps_bytes:
+        raise ValueError(
+            "keep_original would write the same bytes twice: they are kept anyway unless "
+            "short_side or format='bmp' is given"
+        )
     splits, class_names = sources.find(source, validation_fraction, seed, on_error)
-    wanted = {"": forms.Form(format, short_side, quality)}
+    if validation_fraction and list(splits) == ["train"]:
+        logger.warning(
+            "no split 'validation': no class has two pictures, of which one could be held out"
+        )
+    with _alone_in(pathlib.Path(output)):
+        return _write_all(
+            splits, class_names, output, form, keep_original, num_shards, seed, on_error, overwrite
+        )
+
+
+@contextlib.contextmanager
+def _alone_in(folder):
+    """Holds a folder against another process that prepares into it; the kernel ends the hold."""
+    folder.mkdir(parents=True, exist_ok=True)
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(held)
+        raise ValueError(
+            f"another process is preparing into {folder} right now: wait for it, or stop it"
+        ) from None
+    except OSError:
+        pass  # some network file systems know no locks
+    try:
+        yield
+    finally:
+        os.close(held)
+
+
+def _write_all(
+    splits, class_names, output, form, keep_original, num_shards, seed, on_error, overwrite
+):
+    """Writes all splits in all forms."""
+    from tfscale.data import forms
+
+    wanted = {"": form}
     if keep_original:
         wanted[ORIGINAL] = forms.Form("original")
     written = {}
@@ -230,6 +279,9 @@ def main(argv=None):
     except (ValueError, OSError, tf.errors.OpError) as error:
         print(f"prepare: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("prepare: stopped; started again, it goes on where it was", file=sys.stderr)
+        return 130
     for split, index in written.items():
         size = sum(shard.bytes for shard in index.shards)
         print(

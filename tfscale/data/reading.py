@@ -83,14 +83,18 @@ def example(encoded, label, *, height, width, filename="", text="", image_format
     )
 
 
+def is_picture(encoded):
+    """Returns whether bytes begin as a picture does that TensorFlow reads."""
+    return encoded.startswith((jpeg.JPEG_START, b"\x89PNG", b"GIF8", b"BM")) or (
+        encoded[:4] == b"RIFF" and encoded[8:12] == b"WEBP"
+    )
+
+
 def what_is_wrong_with_picture(encoded):
     """Returns why the bytes are not a complete picture; None if they are."""
     if not encoded:
         return "zero bytes"
-    known = encoded.startswith((jpeg.JPEG_START, b"\x89PNG", b"GIF8", b"BM")) or (
-        encoded[:4] == b"RIFF" and encoded[8:12] == b"WEBP"
-    )
-    if not known:
+    if not is_picture(encoded):
         return f"not a {jpeg.FORMATS} picture: begins with {encoded[:8]!r}"
     try:
         jpeg.decode(tf.constant(encoded))

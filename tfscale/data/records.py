@@ -1,6 +1,7 @@
 """From a folder or a pattern to a checked data contract."""
 
 import glob
+import itertools
 import logging
 import os
 
@@ -37,6 +38,8 @@ def find(data_dir, split="train", on_error="raise"):
         find("gs://bucket/imagenet", "validation").num_records
         ```
     """
+    if not data_dir:
+        raise ValueError(f"data_dir={data_dir!r}; wanted the folder of the records")
     data_dir = str(data_dir)
     if glob.has_magic(data_dir) or (
         tf.io.gfile.exists(data_dir) and not tf.io.gfile.isdir(data_dir)
@@ -89,10 +92,18 @@ def _index_again(data_dir, split, on_error):
     if not paths:
         there = sorted(tf.io.gfile.listdir(data_dir)) if tf.io.gfile.isdir(data_dir) else None
         holds = "is not a folder" if there is None else f"holds {there[:8] or 'nothing'}"
-        raise FileNotFoundError(
+        text = (
             f"no records: {os.path.join(data_dir, split)}-* and {split}.tfrecord* match nothing "
-            f"(working directory {os.getcwd()}); {data_dir} {holds}. Make records with: "
-            f"python -m tfscale.data.prepare --source=IMAGES --output={data_dir}"
+            f"(working directory {os.getcwd()}); {data_dir} {holds}. "
+        )
+        splits = [name.split(".")[0] for name in there or () if name.endswith(".index.json")]
+        if splits:
+            raise FileNotFoundError(f"{text}It has the split(s) {', '.join(map(repr, splits))}")
+        folders = [n for n in there or () if tf.io.gfile.isdir(os.path.join(data_dir, n))]
+        source, output = (data_dir, "RECORDS") if folders else ("IMAGES", data_dir)
+        raise FileNotFoundError(
+            f"{text}Make records with: python -m tfscale.data.prepare --source={source} "
+            f"--output={output}"
         )
     lost = index_lib.gaps(paths)
     _raise_or_say(
@@ -197,6 +208,12 @@ def check_labels(index, num_classes=None, label_offset=0, on_error="raise"):
         return num_classes or len(index.class_names)
     low, high = min(counts), max(counts)
     given = num_classes or len(index.class_names) or high + 1
+    if not (num_classes or index.class_names) and given > 1000 * index.num_records:
+        raise ValueError(
+            f"split {index.split!r} of {index.directory}: the highest label is "
+            f"{high + label_offset} ({counts[high]} record(s)), which would make {given} classes "
+            f"of {index.num_records} records: mend it, or pass num_classes"
+        )
     if low < 0 or high >= given:
         outside = {k: v for k, v in sorted(counts.items()) if not 0 <= k < given}
         label, count = next(iter(outside.items()))
@@ -212,8 +229,10 @@ def check_labels(index, num_classes=None, label_offset=0, on_error="raise"):
         if on_error == "raise":
             raise ValueError(text)
         logger.warning("%s; %d such records are skipped", text, sum(outside.values()))
-    unseen = [label for label in range(given) if label not in counts]
-    if unseen:
+    known = sum(0 <= label < given for label in counts)
+    if given > known:
+        # The first few only: a label that is a mistake may stand for billions of classes.
+        unseen = list(itertools.islice((n for n in range(given) if n not in counts), 9))
         guess = ""
         if not (num_classes or index.class_names):
             guess = (
@@ -224,7 +243,7 @@ def check_labels(index, num_classes=None, label_offset=0, on_error="raise"):
         logger.warning(
             "split %r: %d of %d classes never occur: %s%s%s",
             index.split,
-            len(unseen),
+            given - known,
             given,
             ", ".join(_class(index, label) for label in unseen[:8]),
             " ..." if len(unseen) > 8 else "",

@@ -11,6 +11,7 @@ from tfscale.data import reading
 from tfscale.data import rows as rows_lib
 
 POISON = -2
+SLOW = 1000  # good records that were mended, after which it is said
 PATIENCE = 100  # records tried in place of a bad one
 
 logger = logging.getLogger("tfscale")
@@ -43,7 +44,7 @@ class Repair:
 
     def __init__(self, rows, load, on_error, max_bad_share):
         self._rows, self._load, self._on_error = rows, load, on_error
-        self._bad, self._failure = {}, None
+        self._bad, self._failure, self._slow = {}, None, 0
         # A small set may well hold a few bad ones: a share of it would allow none.
         self.limit = max(10, int(max_bad_share * self._num_records()))
 
@@ -94,7 +95,9 @@ class Repair:
             return self._try(record, epoch, position)
         if record not in self._bad:
             try:
-                return self._try(record, epoch, position)
+                found = self._try(record, epoch, position)
+                self._count_slow()
+                return found
             except tf.errors.OpError as error:
                 self._name(record, error)
         if rows.contract.order is None:
@@ -115,6 +118,16 @@ class Repair:
     @functools.lru_cache(maxsize=2)  # noqa: B019 - of the step in which bad records are
     def _records(self, step):
         return tuple(part.numpy() for part in self._rows.records(step))
+
+    def _count_slow(self):
+        """Says so when many good records come this way, which is the slow one."""
+        self._slow += 1
+        if self._slow == SLOW:
+            logger.warning(
+                "%d good pictures were decoded one by one, which is slow: they are no JPEGs of one "
+                "or three colours, or beside bad ones. Convert them (tfscale.data.prepare), or "
+                "switch the C ops off (TFSCALE_NATIVE=0)", SLOW,
+            )  # fmt: skip
 
     def _try(self, record, epoch, position):
         with tf.device("CPU:0"):

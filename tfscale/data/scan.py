@@ -25,17 +25,18 @@ def label_and_size(payload):
         return None, 0, 0
     label = next(iter(fields[reading.LABEL].int64_list.value), None)
     sides = [sum(fields[side].int64_list.value) for side in (reading.HEIGHT, reading.WIDTH)]
-    if min(sides) > 0:
-        return label, *sides
     encoded = b"".join(fields[reading.ENCODED].bytes_list.value)
     try:
         if encoded.startswith(jpeg.JPEG_START):
-            height, width = jpeg.shape_of(encoded).numpy()
+            true = jpeg.shape_of(encoded).numpy().tolist()
+        elif min(sides) > 0:
+            return label, *sides
         else:
-            height, width = jpeg.decode(tf.constant(encoded)).shape[:2]
+            true = jpeg.decode(tf.constant(encoded)).shape[:2]
     except tf.errors.OpError:
         return label, 0, 0
-    return label, int(height), int(width)
+    # Where the record says otherwise, a window might fit and be the wrong one.
+    return (label, *true) if min(sides) <= 0 or sides == list(true) else (label, 0, 0)
 
 
 def scan(paths, split, on_error="raise"):
@@ -63,7 +64,9 @@ def scan(paths, split, on_error="raise"):
                 if fault:
                     text = _lost(path, len(lengths), offset, size, fault)
                     if on_error == "raise":
-                        raise ValueError(f"{text}, or read on with on_error='skip'.")
+                        raise ValueError(
+                            f"{text}. Copy the file again, or read on with on_error='skip'."
+                        )
                     logger.warning("%s; %d bytes are lost", text, taken)
                     whole = False
                     gaps.append((len(lengths), taken))

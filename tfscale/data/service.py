@@ -208,6 +208,10 @@ def main(argv=None):
     try:
         if options.dispatcher and options.port:
             raise ValueError("--port is of the dispatcher to start, and --dispatcher starts none")
+        if options.port and options.port > 65535:
+            raise ValueError(f"--port={options.port} is above 65535")
+        if not options.host:
+            raise ValueError("--host is empty; wanted a name or address of this machine")
         if options.port and not port_is_free(options.port):
             # TensorFlow's server would share the port, and each request would go to either.
             raise ValueError(f"--port={options.port} is in use; choose another one")

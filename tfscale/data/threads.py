@@ -29,13 +29,14 @@ BUSY = 0.85  # share of the cores' time above which more calls cannot help
 WAITING = 0.125  # share of a call's time on a core below which it only waits
 PATIENCE = 5.0  # seconds for the first batch of a trial
 TRIAL, WINDOW, TOTAL = 3.0, 0.3, 15.0  # seconds: longest trial, shortest measurement, all trials
-FEW_RECORDS = 1000
+FEW_RECORDS = 256
 
 logger = logging.getLogger("tfscale")
+_found = {}
 
 
 def check(threads):
-    """Returns `threads`, if it is "auto" or an integer of at least 1.
+    """Returns `threads`, if it is "auto" or an integer from 1 to 1024.
 
     Raises:
         TypeError, ValueError: if it is not.
@@ -48,7 +49,7 @@ def check(threads):
         return threads
     if isinstance(threads, str):
         raise ValueError(f'threads={threads!r}: wanted "auto" or an integer of at least 1')
-    return arguments.integer("threads", threads, 1)
+    return arguments.integer("threads", threads, 1, 1024)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -67,15 +68,20 @@ def choose(threads, make_dataset, contract, image_size, **settings):
     """
     if check(threads) != "auto":
         return threads
-    if contract.num_records < FEW_RECORDS:
+    source = contract.index.directory
+    if contract.num_records < FEW_RECORDS and "://" not in source:
         calls = usable_cores()
-        logger.info("input threads: %d, of %d records nothing is measured", calls,
-                    contract.num_records)  # fmt: skip
+        logger.info(
+            "input threads [%s]: %d, the number of cores; %d records are too few to measure",
+            contract.split, calls, contract.num_records,
+        )  # fmt: skip
         return calls
+    if source in _found:
+        return _found[source]
     key = {
         "host": socket.gethostname(),
         "cores": usable_cores(),
-        "source": contract.index.directory,
+        "source": source,
         "split": contract.split,
         "index": contract.index.digest(),
         "image_size": list(image_size),
@@ -83,7 +89,9 @@ def choose(threads, make_dataset, contract, image_size, **settings):
         "tfscale": tfscale.__version__,
         **settings,
     }
-    return tuned_calls(make_dataset, key=key)
+    # Training and evaluation read the same source: it is measured once in a process.
+    _found[source] = tuned_calls(make_dataset, key=key)
+    return _found[source]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -121,6 +129,7 @@ def tuned_calls(make_dataset, candidates=None, key=None, file=None, log=logger.i
     if len(candidates) == 1:
         log(f"input threads: {candidates[0]}")
         return candidates[0]
+    logger.info("input threads: measuring what the source needs, at most %.0f s", TOTAL)
     rates, remark, certain = _measure(make_dataset, candidates)
     calls = _kept(rates) if rates else candidates[0 if certain is None else -1]
     measured = ", ".join(f"{n}: {rate:,.0f}" for n, rate in rates.items())

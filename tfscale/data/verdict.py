@@ -43,7 +43,7 @@ class Verdict:
 
     Attributes:
         share: float, of the step's time, that it waited for input.
-        cause: "compute", "reading", "decoding", "busy", "service" or "unknown".
+        cause: "compute", "filling", "reading", "decoding", "busy", "service" or "unknown".
         text: str.
     """
 
@@ -135,6 +135,9 @@ def _why(source, interval):
         return "reading", _reading(source, store, costs)
     if decoding >= min(0.5, 0.5 * max(busy, BUSY)):
         return "decoding", _decoding(store, costs, mine)
+    if source.cached and source.probes == 1 and busy < BUSY:
+        # What was tried is in the cache, which was being filled while the run waited.
+        return "filling", "the cache was being filled; what comes next is read from it"
     numbers = (
         f"reading takes {_percent(reading)} of its time, decoding {_percent(decoding)} of the "
         f"{_cores(mine)}, this process as a whole {_percent(busy)}"
@@ -159,8 +162,8 @@ def _reading(source, store, costs):
     if source.cached:
         text += "a cache is filled in the first epoch: if this goes on, its budget is too small"
     else:
-        text += 'cache="disk" or cache="memory" would read each picture only once'
-    return text + ('; threads="auto" may find a better number' if not source.tuned else "")
+        text += "a cache (--cache=disk or memory) would read each picture only once"
+    return text + ("; more at a time may help (--threads)" if not source.tuned else "")
 
 
 def _decoding(store, costs, mine):
@@ -180,7 +183,7 @@ def _decoding(store, costs, mine):
             f"python -m tfscale.data.prepare --short_side={costs.short_side} "
             f"--quality={probe.QUALITY}"
         )
-    return text + 'cache="decoded" or a data service on other machines would help'
+    return text + "--cache=decoded or a data service on other machines would help"
 
 
 def _cores(count):
