@@ -179,14 +179,16 @@ def test_disk_takes_first_what_memory_has_no_room_for(tmp_path, log):
         kept = Cache(memory=memory, disk=disk, folder=tmp_path / f"cache-{last}")
         store = opened(kept, contract)
         assert log.messages[-1].startswith("cache [train]: 5 records of worker 0, encoded, ")
-        assert "has room for 40%; disk " in log.messages[-1]
-        assert f"has 0%, and room for {share}% in all" in log.messages[-1]
+        assert "has room for 40%, the rest is read through; disk " in log.messages[-1]
+        assert f"has 0% from earlier runs, and room for {share}%" in log.messages[-1]
         values(reader(store, contract))
         assert store._tiers[1].has(np.arange(10)).sum() == share // 20
         assert store._tiers[1].has(np.array([5, 7, last])).all()
     restart()
     store = opened(kept, contract)
-    assert "has 80%, and room for 80% in all" in log.messages[-1]
+    assert (
+        "has 80% from earlier runs, and room for 80%, the rest is read through" in log.messages[-1]
+    )
     assert_same(values(reader(store, contract)), expected(contract, None))
     assert served_without_source(store, contract) == [1, 3, 5, 7, 9]
 
@@ -317,7 +319,7 @@ def test_two_processes_at_once_and_one_killed_in_its_first_epoch(tmp_path, log):
     wanted = expected(everything, None)
     store = opened(kept, everything)
     assert f"cut 28 unfinished bytes off {path}" in log.text
-    assert "has 83%, and room for 100% in all" in log.messages[-1]  # 8 and 12 of 24
+    assert "has 83% from earlier runs, and room for 100%" in log.messages[-1]  # 8 and 12 of 24
     assert_same(values(reader(store, everything)), wanted)
     assert served_without_source(store, everything) == list(range(24))
 
@@ -434,10 +436,14 @@ def test_an_error_in_writing_turns_it_off_with_one_warning(tmp_path, monkeypatch
     assert "written" not in log.text
 
 
-def test_a_folder_that_cannot_be_used_is_one_warning(tmp_path, log):
+def test_a_folder_that_cannot_be_used_is_an_error_or_one_warning(tmp_path, log, monkeypatch):
     contract = contract_of(record_files.write(tmp_path, [4]))
     (tmp_path / "file").write_bytes(b"")
-    store = opened(Cache(disk="auto", folder=tmp_path / "file"), contract)
+    with pytest.raises(ValueError, match="folder of the disk cache cannot be used: .*--cache_dir"):
+        opened(Cache(disk="auto", folder=tmp_path / "file"), contract)
+    # The default one was not asked for: the run goes on.
+    monkeypatch.setattr(cache.cache_key, "default_root", lambda: tmp_path / "file")
+    store = opened(Cache(disk="auto"), contract)
     assert_same(values(reader(store, contract)), expected(contract, None))
     assert "disk tier is off, its folder cannot be used: [Errno 20] Not a directory" in log.text
 
@@ -711,7 +717,8 @@ def test_kept_pictures_are_padded_and_mended_alike_by_native_ops(tmp_path, monke
 def test_decoded_pictures_come_where_no_tier_can_be_had(tmp_path, monkeypatch, log):
     record_files.write(tmp_path, [6])
     (tmp_path / "file").touch()
-    kept = Cache(disk="auto", decoded=24, folder=tmp_path / "file" / "cache")
+    monkeypatch.setattr(cache.cache_key, "default_root", lambda: tmp_path / "file" / "cache")
+    kept = Cache(disk="auto", decoded=24)
     by_native_ops_or_tensorflow(
         monkeypatch, lambda switch: images.train_dataset(tmp_path, 3, 16, cache=kept, threads=2), 4
     )

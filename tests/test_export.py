@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tfscale._keras import install, keras
-from tfscale.data import jpeg
+from tfscale.data import crops, jpeg
 from tfscale.export import export
 
 NAMES = ["ant", "bee", "cat"]
@@ -101,7 +101,7 @@ def test_loaded_elsewhere_without_tfscale(tmp_path):
     # What evaluation makes of the pictures.
     prepared = tf.stack(
         [
-            jpeg.resize(jpeg.decode_and_crop(e, lambda s: jpeg.centre_crop(s, (16, 24))), (16, 24))
+            jpeg.resize(jpeg.decode_and_crop(e, lambda s: crops.centre_crop(s, (16, 24))), (16, 24))
             for e in encoded
         ]
     )

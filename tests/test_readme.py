@@ -1,6 +1,7 @@
 """What the README shows runs: its example, its commands, the names in its table."""
 
 import importlib
+import inspect
 import os
 import re
 import subprocess
@@ -49,7 +50,7 @@ def test_the_example_trains_on_two_workers_and_resumes(tmp_path):
 def test_the_example_of_compression_is_valid():
     import tfscale
 
-    (example,) = code_blocks("python")[1:]
+    (example,) = [block for block in code_blocks("python") if "CompressionSchedule" in block]
     fitted = []
     names = {"tfscale": tfscale, "images": None, "resume": None}
     names["model"] = types.SimpleNamespace(fit=lambda *args, **kwargs: fitted.append(kwargs))
@@ -58,6 +59,21 @@ def test_the_example_of_compression_is_valid():
     assert list(schedule.phases) == [0, 1, 2, 3, 4, 13]
     assert schedule.phases[4].startswith("topk ratio 0.01 ")
     assert [round(100 * ratio) for ratio in names["ratios"]] == [25, 11, 5, 2, 1]
+
+
+def test_the_example_of_input_is_valid():
+    import tfscale
+
+    (example,) = [block for block in code_blocks("python") if "train_dataset" in block][1:]
+    called = []
+    data = types.SimpleNamespace(
+        train_dataset=lambda *args, **kwargs: called.append(kwargs),
+        Cache=tfscale.data.Cache,
+        augment=tfscale.data.augment,
+    )
+    exec(example, {"tfscale": types.SimpleNamespace(data=data), "context": None})
+    parameters = inspect.signature(tfscale.data.train_dataset).parameters
+    assert called[0].keys() <= parameters.keys() and called[0]["cache"].memory == "8GiB"
 
 
 def test_the_table_names_what_exists():

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from tfscale.data import jpeg, native, reading
+from tfscale.data import cache_pictures, jpeg, native, reading
 
 RECORDS, SECONDS, FIRST_SECONDS = 16, 0.5, 1.0
 QUALITY = 90
@@ -58,22 +58,22 @@ def measure(contract, worker, store, calls, image_size, seconds=SECONDS):
     if not found:
         return Costs(float("inf"), 0.0)
     short_side = round(max(image_size) / 0.875)
-    decode, copy = [], []
+    decode, copy, cost = [], [], _cost_of_kept if store.decoded else _cost
     for payload in found[:RECORDS]:
         try:
             if not decode:
-                _cost(payload, image_size)  # the first time an op runs takes longer
-            decode.append(_cost(payload, image_size))
+                cost(payload, image_size)  # the first time an op runs takes longer
+            decode.append(cost(payload, image_size))
             small = None if store.decoded else reduced(payload, short_side)
             if small is not None:
-                copy.append(_cost(small, image_size))
+                copy.append(cost(small, image_size))
         except tf.errors.OpError:
             continue  # a bad record: the run names it when it comes to it
         if time.monotonic() > end:
             break
     return Costs(
         read_seconds,
-        float(np.mean([len(p) if isinstance(p, bytes) else p.nbytes for p in found])),
+        float(np.mean([len(payload) for payload in found])),
         float(np.mean(decode)) if decode else float("nan"),
         short_side,
         # Pictures of which most are small enough gain nothing by a copy.
@@ -82,13 +82,13 @@ def measure(contract, worker, store, calls, image_size, seconds=SECONDS):
 
 
 def _read(contract, records, store, calls, seconds):
-    """Returns `(payloads, seconds of one)`; the payloads are pictures where those are kept.
+    """Returns `(payloads, seconds of one)`; the payloads are kept pictures where there are such.
 
     The first may take as long as `FIRST_SECONDS`.
     """
     index = contract.index
     paths, _, offsets, _ = zip(*(index.locate(int(r)) for r in records), strict=True)
-    fetch = store.picture if store.decoded else store.example
+    fetch = store.packed if store.decoded else store.example
     options = tf.data.Options()
     options.autotune.enabled = False
     options.threading.private_threadpool_size = calls
@@ -130,8 +130,7 @@ def _seconds_of_one(times, calls):
 def _pass_on(iterator, came):
     try:
         for element in iterator:
-            payload = element[0] if isinstance(element, tuple) else element
-            came.put((payload.numpy(), time.monotonic()))
+            came.put((element.numpy(), time.monotonic()))
     except tf.errors.OpError:
         pass
     came.put(None)
@@ -139,10 +138,6 @@ def _pass_on(iterator, came):
 
 def _cost(payload, image_size):
     """Seconds of this thread's CPU for a crop of half of the picture's area, resized."""
-    if not isinstance(payload, bytes):
-        begin = time.thread_time()
-        _resize(jpeg.crop(tf.constant(payload), _half(payload.shape)), image_size)
-        return time.thread_time() - begin
     encoded = _encoded(payload)
     is_jpeg = encoded.startswith(jpeg.JPEG_START)
     if not is_jpeg:
@@ -162,6 +157,17 @@ def _cost(payload, image_size):
     else:
         image = tf.io.decode_and_crop_jpeg(encoded, window, 3, dct_method=jpeg.DCT)
     _resize(image, image_size)
+    return time.thread_time() - begin
+
+
+def _cost_of_kept(payload, image_size):
+    """The same, of a picture that is kept decoded."""
+    window = _half(cache_pictures.shapes([payload]).numpy()[0])
+    begin = time.thread_time()
+    if native.available():
+        native.resize_pictures([payload], [window], [False], image_size)
+    else:
+        _resize(jpeg.crop(cache_pictures.unpack(payload)[0], window), image_size)
     return time.thread_time() - begin
 
 
