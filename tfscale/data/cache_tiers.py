@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 import tensorflow as tf
 
-from tfscale.data import cache_budget, cache_log
+from tfscale.data import cache_budget, cache_log, reading
 
 # Bytes of a hash table's node, key, string and allocation, beside the payload.
 MEMORY_OVERHEAD = 128
@@ -160,13 +160,7 @@ class DiskTier:
         """Returns the payload at a place; "" if it is damaged."""
         log = tf.bitwise.right_shift(place, tf.constant(self._LOG_SHIFT, tf.int64))
         offset = tf.bitwise.bitwise_and(place, tf.constant((1 << self._LOG_SHIFT) - 1, tf.int64))
-        variant = tf.raw_ops.TFRecordDatasetV2(
-            filenames=[self._paths[log]],
-            compression_type="",
-            buffer_size=tf.constant(0, tf.int64),
-            byte_offsets=tf.reshape(offset, [1]),
-        )
-        frames = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+        frames = reading.records_from(self._paths[log], offset)
         damaged = tf.data.Dataset.from_tensors("")
         return frames.ignore_errors().concatenate(damaged).take(1).get_single_element()
 

@@ -30,8 +30,8 @@ class Decoding:
         self._scaled, self._augment, self._skips = scaled, augment, skips
         with tf.device("CPU:0"):
             self._paths = tf.constant(contract.index.paths)
-        fixed = None not in image_size
-        self._native = fixed and native.available() and (store.decoded or self._holds_jpegs())
+        self._fixed = None not in image_size
+        self._native = self._fixed and native.available() and (store.decoded or self._holds_jpegs())
         remote = any("://" in path for path in contract.index.paths)
         self._local = not (store.keeps or store.decoded or remote)
 
@@ -136,8 +136,7 @@ class Decoding:
             size = self._image_size if self._scaled else None
             image = jpeg.decode_and_crop(encoded, lambda shape: rows_lib.window(row), size)
         label = self._checked(label)
-        fixed = None not in self._image_size
-        image = jpeg.resize(image, self._image_size if fixed else rows_lib.out_size(row))
+        image = jpeg.resize(image, self._image_size if self._fixed else rows_lib.out_size(row))
         image = jpeg.flip(image, row[FLIP] > 0)
         if self._augment is not None:
             image = self._augmented(image, row[KEY])

@@ -9,6 +9,22 @@ ENCODED, LABEL, HEIGHT, WIDTH = "image/encoded", "image/class/label", "image/hei
 FILENAME, FORMAT, TEXT = "image/filename", "image/format", "image/class/text"
 
 
+def records_from(path, offset):
+    """Returns the records of a file from the one that begins at byte `offset` on, a dataset.
+
+    Args:
+        path: string scalar tensor.
+        offset: integer scalar tensor.
+    """
+    variant = tf.raw_ops.TFRecordDatasetV2(
+        filenames=[path],
+        compression_type="",
+        buffer_size=tf.constant(0, tf.int64),  # one read of the right size beats a buffer
+        byte_offsets=tf.reshape(tf.cast(offset, tf.int64), [1]),
+    )
+    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
+
+
 def read(path, offset):
     """Reads the one record that begins at byte `offset`, its checksums verified.
 
@@ -22,14 +38,7 @@ def read(path, offset):
     Raises:
         tf.errors.DataLossError, tf.errors.InvalidArgumentError: if it is damaged or not there.
     """
-    variant = tf.raw_ops.TFRecordDatasetV2(
-        filenames=[path],
-        compression_type="",
-        buffer_size=tf.constant(0, tf.int64),  # one read of the right size beats a buffer
-        byte_offsets=tf.reshape(tf.cast(offset, tf.int64), [1]),
-    )
-    records = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
-    return records.take(1).get_single_element()
+    return records_from(path, offset).take(1).get_single_element()
 
 
 def parse(serialized):

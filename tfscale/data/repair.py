@@ -81,12 +81,12 @@ class Repair:
             raise self._failure
         there = {int(position): i for i, position in enumerate(positions)}
         whole = [
-            [part[there[p]] for part in parts] if p in there else self._at(p)
+            [part[there[p]] for part in parts] if p in there else self._at(p, mends=True)
             for p in range(int(first), int(end))
         ]
         return tuple(map(np.stack, zip(*whole, strict=True)))
 
-    def _at(self, position):
+    def _at(self, position, mends=False):
         rows = self._rows
         step, row = divmod(position, rows.per_step)
         records, epochs = self._records(step)
@@ -96,7 +96,9 @@ class Repair:
         if record not in self._bad:
             try:
                 found = self._try(record, epoch, position)
-                self._count_slow()
+                self._slow += mends
+                if mends and self._slow == SLOW:
+                    self._say_slow()
                 return found
             except tf.errors.OpError as error:
                 self._name(record, error)
@@ -119,15 +121,12 @@ class Repair:
     def _records(self, step):
         return tuple(part.numpy() for part in self._rows.records(step))
 
-    def _count_slow(self):
-        """Says so when many good records come this way, which is the slow one."""
-        self._slow += 1
-        if self._slow == SLOW:
-            logger.warning(
-                "%d good pictures were decoded one by one, which is slow: they are no JPEGs of one "
-                "or three colours, or beside bad ones. Convert them (tfscale.data.prepare), or "
-                "switch the C ops off (TFSCALE_NATIVE=0)", SLOW,
-            )  # fmt: skip
+    def _say_slow(self):
+        logger.warning(
+            "%d good pictures were decoded one by one, which is slow: they are no JPEGs of one or "
+            "three colours, or beside bad ones. Convert them (tfscale.data.prepare), or switch the "
+            "C ops off (TFSCALE_NATIVE=0)", SLOW,
+        )  # fmt: skip
 
     def _try(self, record, epoch, position):
         with tf.device("CPU:0"):
