@@ -174,7 +174,7 @@ class Decoding:
                     if encoded.numpy().startswith(jpeg.JPEG_START):
                         other = int(tf.io.extract_jpeg_shape(encoded)[2]) not in (1, 3)
                     else:
-                        other = reading.is_picture(encoded.numpy())
+                        other = reading.kind_of(encoded.numpy()) is not None
             except tf.errors.OpError:
                 continue  # a bad record, which its reader will name
             if other:

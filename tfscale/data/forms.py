@@ -11,7 +11,6 @@ from tfscale.data import jpeg, reading
 FORMATS = ("jpeg", "bmp")
 SAMPLE = 16  # pictures by which the size of all is estimated
 LONGEST_SIDE = 65500  # pixels: what libjpeg can write
-_KINDS = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"BM": "BMP", b"RIFF": "WEBP"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +78,7 @@ class Form:
                 f"{picture.path} is {longest} pixels long; at most {LONGEST_SIDE} can be stored"
             )
         if self.format == "original":
-            kind = next(_KINDS[k] for k in _KINDS if encoded.startswith(k))
+            kind = reading.kind_of(encoded)
         elif self.format == "bmp":
             image = self._reduced(image)
             encoded, kind = encode_bmp(image.numpy()), "BMP"

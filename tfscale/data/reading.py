@@ -7,6 +7,9 @@ from tfscale.data import jpeg
 # The field names of the Inception scripts, in which most ImageNet record files are written.
 ENCODED, LABEL, HEIGHT, WIDTH = "image/encoded", "image/class/label", "image/height", "image/width"
 FILENAME, FORMAT, TEXT = "image/filename", "image/format", "image/class/text"
+_KINDS = {
+    jpeg.JPEG_START: "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"BM": "BMP", b"RIFF": "WEBP",
+}  # fmt: skip
 
 
 def records_from(path, offset):
@@ -92,18 +95,18 @@ def example(encoded, label, *, height, width, filename="", text="", image_format
     )
 
 
-def is_picture(encoded):
-    """Returns whether bytes begin as a picture does that TensorFlow reads."""
-    return encoded.startswith((jpeg.JPEG_START, b"\x89PNG", b"GIF8", b"BM")) or (
-        encoded[:4] == b"RIFF" and encoded[8:12] == b"WEBP"
-    )
+def kind_of(encoded):
+    """Returns the format that a picture's first bytes say, such as "JPEG"; None for no picture."""
+    if encoded[:4] == b"RIFF" and encoded[8:12] != b"WEBP":
+        return None
+    return next((kind for start, kind in _KINDS.items() if encoded.startswith(start)), None)
 
 
 def what_is_wrong_with_picture(encoded):
     """Returns why the bytes are not a complete picture; None if they are."""
     if not encoded:
         return "zero bytes"
-    if not is_picture(encoded):
+    if kind_of(encoded) is None:
         return f"not a {jpeg.FORMATS} picture: begins with {encoded[:8]!r}"
     try:
         jpeg.decode(tf.constant(encoded))
