@@ -232,7 +232,7 @@ def between_fits(strategy, operation):
     for compression in (TopK(0.05, min_elements=8), None, "int8", "bfloat16"):
         operation.set_compression(compression)
         model.fit(batches, epochs=1, steps_per_epoch=2, verbose=0)
-        functions.add(id(model.train_tf_function))
+        functions.add(model.train_tf_function)  # kept alive, or the next may get its id
         owed.append(sorted(owed_of(operation, model)))
     return int(model.optimizer.iterations.numpy()), len(functions), owed
 
