@@ -1,0 +1,1 @@
+"""Does LARS hold accuracy as the batch grows, where SGD with momentum does not?"""

@@ -1,0 +1,125 @@
+"""Does LARS hold accuracy as the batch grows, where SGD with momentum does not?
+
+    python -m experiments.large_batch.run            # search, then 3 seeds: 100 minutes, 2 cores
+    python -m experiments.large_batch.run --quick    # does it run? digits, under 3 minutes
+    python -m experiments.large_batch.run --report   # tables and plot of what is there
+
+Both optimizers have the same schedule, the same range of learning rates and as many trials of the
+search, at the same two batches; between them the rate is interpolated. Resumable: what is in the
+results (search.json, runs.json) is not run again.
+"""
+
+import dataclasses
+import sys
+import time
+from pathlib import Path
+
+from experiments import paired
+from experiments.large_batch import report, search
+from experiments.large_batch.settings import OPTIMIZERS, arm, parse
+
+# Of the search; the final runs have 0, 1, ...
+SEARCH_SEED = 1000
+
+
+def main(argv=None):
+    settings, args = parse(argv, __doc__)
+    folder = Path(args.results)
+    shared = dataclasses.asdict(settings)
+    try:
+        trials = paired.Results(
+            folder / "search.json", shared, required=("arm", "trial", "learning_rate", "accuracy")
+        )
+        runs = paired.Results(
+            folder / "runs.json", shared, required=("arm", "seed", "learning_rate", "accuracy")
+        )
+        if not args.report:
+            run_all(settings, args, trials, runs)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if not runs.rows:
+        print(f"error: {runs.path} is not there; run without --report first", file=sys.stderr)
+        return 1
+    print(report.search_table(trials.rows))
+    print()
+    print(report.table(runs.rows))
+    print()
+    print(report.verdict(runs.rows))
+    report.plot(runs.rows, folder / "accuracy.png")
+    return 0
+
+
+def run_all(settings, args, trials, runs):
+    """Searches and trains what is not there yet."""
+    wanted = [
+        (optimizer, batch, seed)
+        for seed in range(args.seeds)
+        for batch in args.batches
+        for optimizer in OPTIMIZERS
+        if not runs.has(arm=arm(optimizer, batch), seed=seed)
+    ]
+    missing = {
+        (optimizer, batch): settings.trials
+        - len(search.tried_of(trials.rows, arm(optimizer, batch)))
+        for batch in settings.tuned_batches
+        for optimizer in OPTIMIZERS
+    }
+    if not wanted and not any(missing.values()):
+        return
+    from experiments.large_batch.training import splits, train
+
+    for_search, final = splits(settings, args.data_dir)
+    progress = paired.Progress(sum(missing.values()) + len(wanted))
+
+    def timed(optimizer, rate, batch, seed, split):
+        start = time.monotonic()
+        row = train(optimizer, rate, batch, seed, split, settings)
+        return row | {"learning_rate": rate, "seconds": round(time.monotonic() - start, 2)}
+
+    for (optimizer, batch), count in missing.items():
+        name = arm(optimizer, batch)
+        for _ in range(count):
+            tried = search.tried_of(trials.rows, name)
+            row = timed(
+                optimizer, search.next_rate(tried, settings), batch, SEARCH_SEED, for_search
+            )
+            trials.add({"arm": name, "trial": len(tried), **row})
+            progress.done(f"search {name:10s} trial {len(tried)}  {_outcome(row)}")
+    rates = tuned_rates(settings, trials.rows)
+    for optimizer, batch, seed in wanted:
+        name, rate = arm(optimizer, batch), search.interpolated(rates[optimizer], batch)
+        check_rate(runs, name, rate)
+        row = timed(optimizer, rate, batch, seed, final)
+        runs.add({"arm": name, "optimizer": optimizer, "batch": batch, "seed": seed, **row})
+        progress.done(f"seed {seed}  {name:10s}  {_outcome(row)}")
+
+
+def tuned_rates(settings, rows):
+    """Returns ``{optimizer: {tuned batch: best learning rate}}``."""
+    return {
+        optimizer: {
+            batch: search.best(search.tried_of(rows, arm(optimizer, batch)))
+            for batch in settings.tuned_batches
+        }
+        for optimizer in OPTIMIZERS
+    }
+
+
+def check_rate(runs, name, rate):
+    """Raises ValueError if there are runs of an arm with another rate than the search's."""
+    for row in runs.rows:
+        if row["arm"] == name and abs(row["learning_rate"] - rate) > 1e-6 * rate:
+            raise ValueError(
+                f"{runs.path} has a run of {name} with learning rate {row['learning_rate']:g}, "
+                f"but the search beside it gives {rate:g}; remove the one or the other"
+            )
+
+
+def _outcome(row):
+    tail = "  DIVERGED" if row["diverged"] else ""
+    return f"rate {row['learning_rate']:<8.3g} accuracy {row['accuracy']:.4f}{tail}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
