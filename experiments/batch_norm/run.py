@@ -1,0 +1,202 @@
+"""Does the size of batch-norm groups matter when the batch of each replica is small?
+
+    python -m experiments.batch_norm.run            # groups of 1, 2, 4, 8 replicas: 40 min
+    python -m experiments.batch_norm.run --quick    # does it run? digits, under 3 minutes
+    python -m experiments.batch_norm.run --report   # tables and plot of what is there
+
+Accuracy: one device computes what the replicas would, group by group. Cost: the real layer, in
+processes of its own (2 workers x 2 devices). Resumable: what is in the results is not run again.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from experiments import fashion, paired
+from experiments.batch_norm import report
+
+RESULTS = Path(__file__).resolve().parent / "results"
+QUICK = {
+    "dataset": "digits",
+    "epochs": 2,
+    "seeds": 2,
+    "per_replica": "2",
+    "rounds": 2,
+    "cost_steps": 10,
+    "results": "runs/batch_norm",
+}
+SETTINGS = ("dataset", "examples", "replicas", "epochs", "learning_rate")
+COST_SETTINGS = ("dataset", "workers", "devices_per_worker", "cost_per_replica", "cost_steps")
+
+
+def main(argv=None):
+    args = parse(argv)
+    folder = Path(args.results)
+    try:
+        runs = paired.Results(
+            folder / "runs.json",
+            {name: getattr(args, name) for name in SETTINGS},
+            required=("arm", "seed", "per_replica", "group", "accuracy"),
+        )
+        cost = paired.Results(
+            folder / "cost.json",
+            {name: getattr(args, name) for name in COST_SETTINGS},
+            required=("arm", "round", "milliseconds"),
+        )
+        if not args.report:
+            run_all(args, runs)
+            if args.rounds and not cost.rows:
+                code = measure_cost(args, cost)
+                if code:
+                    return code
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if not runs.rows:
+        print(f"error: {runs.path} is not there; run without --report first", file=sys.stderr)
+        return 1
+    print(report.table(runs.rows))
+    if cost.rows:
+        print()
+        print(report.cost_table(cost.rows))
+    report.plot(runs.rows, folder / "accuracy.png")
+    return 0
+
+
+def parse(argv):
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.batch_norm.run",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--replicas", type=int, default=8, help="(default: %(default)s)")
+    add("--per_replica", default="2,4", help="examples, list with commas (default: %(default)s)")
+    add("--groups", help="sizes, list with commas (default: 1, 2, 4, ... all replicas)")
+    add("--seeds", type=int, default=5, help="runs of each size (default: %(default)s)")
+    add("--epochs", type=int, default=2, help="of each run (default: %(default)s)")
+    add(
+        "--learning_rate",
+        type=float,
+        default=0.1,
+        help="for 128 examples a step; it follows them, and falls to 0 by a cosine "
+        "(default: %(default)s)",
+    )
+    fashion.add_flags(parser)
+    cost = parser.add_argument_group("cost of a step, of the real layer")
+    add = cost.add_argument
+    add("--workers", type=int, default=2, help="processes (default: %(default)s)")
+    add("--devices_per_worker", type=int, default=2, help="(default: %(default)s)")
+    add("--cost_per_replica", type=int, default=4, help="examples (default: %(default)s)")
+    add("--rounds", type=int, default=10, help="turns, 0 for none (default: %(default)s)")
+    add("--cost_steps", type=int, default=40, help="of a turn (default: %(default)s)")
+    add = parser.add_argument
+    add("--results", default=str(RESULTS), help="folder, read and added to (default: %(default)s)")
+    add("--report", action="store_true", help="only show what is there")
+    add("--quick", action="store_true", help=f"other defaults: {QUICK}")
+    args = parser.parse_args(argv)
+    if args.quick:
+        parser.set_defaults(**QUICK)
+        args = parser.parse_args(argv)
+    if args.groups is None:
+        args.groups = ",".join(str(g) for g in range(1, args.replicas + 1) if divides(g, args))
+    for name in ("per_replica", "groups"):
+        try:
+            setattr(args, name, [int(part) for part in getattr(args, name).split(",")])
+        except ValueError:
+            parser.error(f"--{name}={getattr(args, name)}: expected numbers with commas")
+    for group in args.groups:
+        if group < 1 or not divides(group, args):
+            parser.error(f"--groups: {group} does not divide --replicas={args.replicas}")
+    return args
+
+
+def divides(group, args):
+    return args.replicas % group == 0
+
+
+def run_all(args, runs):
+    """Trains what is not there yet."""
+    todo = [
+        (seed, per_replica, group)
+        for seed in range(args.seeds)
+        for per_replica in args.per_replica
+        for group in args.groups
+        if not runs.has(arm=arm(per_replica, group), seed=seed)
+    ]
+    if not todo:
+        return
+    from experiments.batch_norm.training import load, train
+
+    data = load(args.dataset, args.data_dir, args.examples)
+    progress = paired.Progress(len(todo))
+    for seed, per_replica, group in todo:
+        start = time.monotonic()
+        row = train(per_replica, group, seed, data, args)
+        name = arm(per_replica, group)
+        runs.add(
+            {
+                "arm": name,
+                "per_replica": per_replica,
+                "group": group,
+                "seed": seed,
+                **row,
+                "seconds": round(time.monotonic() - start, 2),
+            }
+        )
+        progress.done(f"seed {seed}  {name:24s} accuracy {row['accuracy']:.4f}")
+
+
+def arm(per_replica, group):
+    """The name of an arm, such as ``2 a replica, groups of 4``."""
+    return f"{per_replica} a replica, groups of {group}"
+
+
+def measure_cost(args, cost):
+    """Measures the steps of the real layer; returns the launcher's exit code."""
+    from launch.local import main as launch_local
+
+    replicas = args.workers * args.devices_per_worker
+    groups = [
+        g
+        for g in range(1, replicas + 1)
+        if replicas % g == 0
+        and (args.devices_per_worker % g == 0 or g % args.devices_per_worker == 0)
+    ]
+    print(
+        f"cost of a step: groups {groups} of {replicas} replicas, {args.rounds} rounds", flush=True
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "rows.json"
+        flags = {
+            "groups": ",".join(map(str, groups)),
+            "per_replica": args.cost_per_replica,
+            "rounds": args.rounds,
+            "steps": args.cost_steps,
+            "output": output,
+            "dataset": args.dataset,
+            "data_dir": args.data_dir,
+        }
+        code = launch_local(
+            [
+                f"--workers={args.workers}",
+                f"--devices_per_worker={args.devices_per_worker}",
+                "--show=leader",
+                "-m",
+                "experiments.batch_norm.cost",
+                "--",
+                *(f"--{name}={value}" for name, value in flags.items() if value is not None),
+            ]
+        )
+        if code:
+            return code
+        for row in json.loads(output.read_text()):
+            cost.add({"arm": f"groups of {row['group']}", **row})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
