@@ -1,31 +1,18 @@
-"""The flags of a training run: `run` shows and passes them on, the workers read them."""
+"""The flags of the experiment: `run` shows and passes them on, the workers read them."""
 
 import argparse
-import json
 from pathlib import Path
 
-from experiments.quickstart.datasets import DATASETS
+from experiments import fashion
 
 RESULTS = Path(__file__).resolve().parent / "results" / "fashion_mnist.json"
-NAMES = (
-    "json",
-    "arms",
-    "seeds",
-    "epochs",
-    "batch",
-    "learning_rate",
-    "ratio",
-    "dataset",
-    "examples",
-)
+# What all rows of one file have in common.
+SETTINGS = ("dataset", "examples", "epochs", "batch", "learning_rate", "ratio")
 
 
 def add_settings(parser):
-    """Adds the flags of `NAMES` to an `argparse` parser."""
+    """Adds the flags of `SETTINGS` to an `argparse` parser, and where the data lie."""
     add = parser.add_argument
-    add("--json", default=str(RESULTS), help="results, read and added to (default: %(default)s)")
-    add("--arms", default="", help="list with commas (default: all, see README.md)")
-    add("--seeds", type=int, default=3, help="runs of each arm (default: %(default)s)")
     add("--epochs", type=int, default=10, help="of each run (default: %(default)s)")
     add("--batch", type=int, default=128, help="of all workers together (default: %(default)s)")
     add(
@@ -35,37 +22,18 @@ def add_settings(parser):
         help="the first; it falls to 0 by a cosine (default: %(default)s)",
     )
     add("--ratio", type=_ratio, default=0.01, help="of top-k, at last (default: %(default)s)")
-    add(
-        "--dataset",
-        choices=sorted(DATASETS),
-        default="fashion_mnist",
-        help="(default: %(default)s)",
-    )
-    add("--examples", type=int, help="use that many of each split (default: all)")
+    fashion.add_flags(parser)
 
 
-def read_rows(path):
-    """Returns the rows of a results file; none if there is no such file.
+def settings_of(args):
+    """What `add_settings` has read and a row keeps, by name."""
+    return {name: getattr(args, name) for name in SETTINGS}
 
-    Raises:
-        ValueError: if it is no results file, with its name.
-        OSError: if it can't be read.
-    """
-    path = Path(path)
-    if not path.exists():
-        return []
-    advice = "remove it, or give another --json"
-    try:
-        rows = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}); {advice}") from error
-    if not isinstance(rows, list):
-        raise ValueError(f"{path} does not hold a list of results; {advice}")
-    for number, row in enumerate(rows):
-        for name, kind in (("arm", str), ("seed", int), ("accuracy", int | float)):
-            if not isinstance(row, dict) or not isinstance(row.get(name), kind):
-                raise ValueError(f"{path}, row {number} lacks its {name}; {advice}")
-    return rows
+
+def flags_of(args):
+    """What `add_settings` has read, as flags again."""
+    given = settings_of(args) | {"data_dir": args.data_dir}
+    return [f"--{name}={value}" for name, value in given.items() if value is not None]
 
 
 def _ratio(text):
