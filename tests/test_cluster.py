@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tfscale.addresses import join_address, split_address
-from tfscale.cluster import ClusterConfig
+from tfscale.cluster import ClusterConfig, _say_alone_once
 
 
 def parse(cluster, task_type="worker", index=0, **extra):
@@ -50,8 +50,10 @@ def test_the_chief_comes_first_and_leads():
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t", "{}", " {} "])
 def test_empty_means_not_distributed_with_one_log_line(text, caplog):
+    _say_alone_once.cache_clear()
     with caplog.at_level(logging.INFO, logger="tfscale"):
         config = ClusterConfig.from_env({"TF_CONFIG": text})
+        assert ClusterConfig.from_env({"TF_CONFIG": text}) == config
     assert config == ClusterConfig.single()
     assert (config.num_workers, config.worker_index, config.is_leader) == (1, 0, True)
     assert not config.is_distributed
@@ -60,6 +62,7 @@ def test_empty_means_not_distributed_with_one_log_line(text, caplog):
 
 def test_unset_means_not_distributed(monkeypatch, caplog):
     monkeypatch.delenv("TF_CONFIG", raising=False)
+    _say_alone_once.cache_clear()
     with caplog.at_level(logging.INFO, logger="tfscale"):
         assert ClusterConfig.from_env() == ClusterConfig.single()
     assert len(caplog.records) == 1 and "not set" in caplog.text

@@ -60,7 +60,7 @@ def test_every_tier_has_a_cache(tmp_path):
 
 def row(tier, epoch, seconds, source="slow", process=1, size=0):
     return {"source": source, "tier": tier, "process": process, "epoch": epoch,
-            "seconds": seconds, "images": 100, "images_per_second": 100 / seconds, "batch": 20,
+            "seconds": seconds, "images": 100, "images_per_second": 100 / seconds, "batch": 10,
             "cpu_seconds": seconds / 2, "first_batch_seconds": seconds / 2,
             "source_bytes": size, "records": 100, "record_bytes": 10**7}  # fmt: skip
 
@@ -75,7 +75,7 @@ def test_summaries_and_claims():
     disk = found[0]
     assert disk["times_faster"] == pytest.approx(12.5)
     assert disk["warm_images_per_second"] == pytest.approx(750)  # median of 500 and 1000
-    assert disk["restart_images_per_second"] == pytest.approx(80 / 0.2)
+    assert disk["restart_images_per_second"] == pytest.approx(90 / 0.2)
     assert disk["link_share"] == pytest.approx(0.8)  # 2 s of 2.5 s
     assert epochs_report.claims(found) == [
         "disk, second epoch against the first: 12.5 x; at least 10 x wanted: reached",
@@ -83,6 +83,9 @@ def test_summaries_and_claims():
         "decoded against none, local, images/CPU s: 2.5 x; at least 3 x wanted: MISSED",
     ]
     assert "slow, disk" in epochs_report.table(found)
+    few = [{**part, "batch": 11} for part in rows]
+    for line in epochs_report.claims(epochs_report.summaries(few, None)):
+        assert "9 batches an epoch are too few to tell" in line
 
 
 def test_epochs_draws(tmp_path):

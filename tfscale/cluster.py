@@ -1,6 +1,7 @@
 """Who takes part in a job, and which part is ours: the cluster that ``TF_CONFIG`` describes."""
 
 import dataclasses
+import functools
 import json
 import logging
 import os
@@ -64,7 +65,7 @@ class ClusterConfig:
         """Reads ``TF_CONFIG`` from `environ`, a mapping that defaults to `os.environ`."""
         text = (os.environ if environ is None else environ).get("TF_CONFIG")
         if text is None:
-            _LOG.info("TF_CONFIG is not set: not distributed, this process works alone.")
+            _say_alone_once("TF_CONFIG is not set: not distributed, this process works alone.")
             return cls.single()
         return cls.from_json(text)
 
@@ -73,7 +74,7 @@ class ClusterConfig:
         """Parses the JSON text of a ``TF_CONFIG``; blank text and ``{}`` mean `single`."""
         parsed = tf_config.parse(text)
         if parsed is None:
-            _LOG.info("TF_CONFIG is empty: not distributed, this process works alone.")
+            _say_alone_once("TF_CONFIG is empty: not distributed, this process works alone.")
             return cls.single()
         tasks, task_type, task_index = parsed
         return cls(
@@ -134,3 +135,9 @@ class ClusterConfig:
         if not self.is_evaluator:
             return self.workers[self.worker_index]
         return self.evaluators[self.task_index] if self.evaluators else ""
+
+
+@functools.cache
+def _say_alone_once(text):
+    """Logs it once a process, which several parts of it ask for their cluster."""
+    _LOG.info("%s", text)

@@ -16,8 +16,8 @@ from pathlib import Path
 from experiments.allreduce import methods as methods_lib
 from experiments.allreduce import peers, results, shapes, workers
 from experiments.allreduce.lab import CONGESTION, Lab
-from experiments.allreduce.network_commands import LabError
 from experiments.allreduce.rates import format_rate, parse_rate
+from experiments.commands import exit_code
 from tfscale.processes import run_group
 
 _EPILOG = f"""\
@@ -45,17 +45,7 @@ examples:
 def main(argv=None):
     """Runs the command; returns its exit code."""
     args = _arguments(sys.argv[1:] if argv is None else argv)
-    try:
-        if args.plot or args.timeline:
-            results.check_matplotlib()
-        results.check_writable(args, "json", "plot", "timeline", folders=("logs",))
-        return _run(args)
-    except (LabError, ValueError, ImportError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("stopped by Ctrl-C; the lab is taken down", file=sys.stderr)
-        return 130
+    return exit_code(lambda: _run(args), "stopped by Ctrl-C; the lab is taken down")
 
 
 def _arguments(argv):
@@ -144,6 +134,9 @@ def _check_fit(args):
 
 
 def _run(args):
+    if args.plot or args.timeline:
+        results.check_matplotlib()
+    results.check_writable(args, "json", "plot", "timeline", folders=("logs",))
     tensors = shapes.SETS[args.parameters]()
     print(
         f"{shapes.elements(tensors) / 1e6:.2f} M parameters in {len(tensors)} tensors, "

@@ -11,7 +11,8 @@ import math
 import sys
 from pathlib import Path
 
-from experiments.allreduce.results import aligned, check_matplotlib, check_writable
+from experiments.allreduce.results import aligned
+from experiments.commands import exit_code
 from experiments.input import ablation_arms, benchmark, photos, results
 
 _EPILOG = """\
@@ -39,17 +40,7 @@ example:
 def main(argv=None):
     """Runs the command; returns its exit code."""
     args = _arguments(sys.argv[1:] if argv is None else argv)
-    try:
-        if args.plot:
-            check_matplotlib()
-        check_writable(args, "json", "plot", folders=("logs",))
-        return _run(args)
-    except (ValueError, ImportError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("stopped by Ctrl-C", file=sys.stderr)
-        return 130
+    return exit_code(lambda: _run(args))
 
 
 def _arguments(argv):
@@ -59,8 +50,7 @@ def _arguments(argv):
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    benchmark.add_common(parser)
-    parser.set_defaults(repeats=3, seconds=4.0)
+    benchmark.add_common(parser, repeats=3, seconds=4.0)
     names = ",".join(ablation_arms.PARTS)
     parser.add_argument("--parts", default=names, help="list with commas (default: %(default)s)")
     args = parser.parse_args(argv)
@@ -72,6 +62,7 @@ def _arguments(argv):
 
 
 def _run(args):
+    benchmark.check(args)
     data = photos.find(args.data_dir, args.cache_dir, benchmark.say)
     title = benchmark.describe(data, args)
     benchmark.say(title)

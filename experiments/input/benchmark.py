@@ -13,6 +13,7 @@ import tempfile
 import textwrap
 
 from experiments.allreduce.results import check_matplotlib, check_writable, write_json
+from experiments.commands import exit_code
 from experiments.input import bound, photos, pipelines, results, running
 
 DRAIN = 10  # batches
@@ -49,17 +50,7 @@ examples:
 def main(argv=None):
     """Runs the command; returns its exit code."""
     args = _arguments(sys.argv[1:] if argv is None else argv)
-    try:
-        if args.plot:
-            check_matplotlib()
-        check_writable(args, "json", "plot", folders=("logs",))
-        return _run(args)
-    except (ValueError, ImportError, OSError, bound.CannotBuild) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("stopped by Ctrl-C", file=sys.stderr)
-        return 130
+    return exit_code(lambda: _run(args))
 
 
 def _arguments(argv):
@@ -84,8 +75,15 @@ def _arguments(argv):
     return args
 
 
-def add_common(parser):
-    """Adds the flags that the ablation has too."""
+def check(args):
+    """Checks, before anything is measured, that the results can be written."""
+    if args.plot:
+        check_matplotlib()
+    check_writable(args, "json", "plot", folders=("logs",))
+
+
+def add_common(parser, repeats=5, seconds=5.0):
+    """Adds the flags that the ablation has too, with other defaults."""
     add = parser.add_argument
     add(
         "--data_dir",
@@ -95,8 +93,9 @@ def add_common(parser):
     )
     add("--json", metavar="F", help="write the rows there")
     add("--plot", metavar="F", help="draw the rates there (needs matplotlib)")
-    add("--repeats", type=_positive(int), default=5, help="turns of each (default: 5)")
-    add("--seconds", type=_positive(float), default=5.0, help="of a turn (default: 5)")
+    default = "default: %(default)g"
+    add("--repeats", type=_positive(int), default=repeats, help=f"turns of each ({default})")
+    add("--seconds", type=_positive(float), default=seconds, help=f"of a turn ({default})")
     add("--image_size", type=_positive(int), default=224, help="pixels (default: 224)")
     add("--batch", type=_positive(int), default=128, help="images (default: 128)")
     add(
@@ -115,6 +114,7 @@ def add_common(parser):
 
 
 def _run(args):
+    check(args)
     missing = [
         pipelines.how_to_install(name)
         for name in args.pipelines

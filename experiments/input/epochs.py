@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from experiments.allreduce.results import check_matplotlib, check_writable
+from experiments.commands import exit_code
 from experiments.input import epochs_report, epochs_run, fresh_process, slow_source, tiers
 
 _COLUMNS = """\
@@ -40,18 +41,9 @@ examples:
 
 def main(argv=None):
     """Runs the command; returns its exit code."""
-    try:
-        args = _arguments(sys.argv[1:] if argv is None else argv)
-        if args.plot:
-            check_matplotlib()
-        check_writable(args, "json", "plot")
-        return _run(args)
-    except (ValueError, ImportError, OSError, RuntimeError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("stopped by Ctrl-C; the cache's folders are removed", file=sys.stderr)
-        return 130
+    argv = sys.argv[1:] if argv is None else argv
+    stopped = "stopped by Ctrl-C; the cache's folders are removed"
+    return exit_code(lambda: _run(_arguments(argv)), stopped)
 
 
 def _arguments(argv):
@@ -96,6 +88,9 @@ def _arguments(argv):
 
 
 def _run(args):
+    if args.plot:
+        check_matplotlib()
+    check_writable(args, "json", "plot")
     folder = Path(tempfile.mkdtemp(prefix="tfscale-epochs-", dir=args.cache_dir))
     rows = []
     try:

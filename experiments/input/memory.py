@@ -15,6 +15,7 @@ from pathlib import Path
 
 from experiments.allreduce.rates import parse_bytes
 from experiments.allreduce.results import check_matplotlib, check_writable
+from experiments.commands import exit_code
 from experiments.input import fresh_process, memory_report, memory_run, tiers
 
 _EPILOG = """\
@@ -39,18 +40,9 @@ examples:
 
 def main(argv=None):
     """Runs the command; returns its exit code: 1 for an error, 3 if memory grows."""
-    try:
-        args = _arguments(sys.argv[1:] if argv is None else argv)
-        if args.plot:
-            check_matplotlib()
-        check_writable(args, "json", "plot")
-        return _run(args)
-    except (ValueError, ImportError, OSError, RuntimeError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("stopped by Ctrl-C; the cache's folders are removed", file=sys.stderr)
-        return 130
+    argv = sys.argv[1:] if argv is None else argv
+    stopped = "stopped by Ctrl-C; the cache's folders are removed"
+    return exit_code(lambda: _run(_arguments(argv)), stopped)
 
 
 def _arguments(argv):
@@ -94,6 +86,9 @@ def _arguments(argv):
 
 
 def _run(args):
+    if args.plot:
+        check_matplotlib()
+    check_writable(args, "json", "plot")
     folder = Path(tempfile.mkdtemp(prefix="tfscale-memory-", dir=args.cache_dir))
     rows = []
     try:

@@ -8,6 +8,7 @@ import contextlib
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -98,6 +99,7 @@ class Service:
             hosts.append(split_address(dispatcher)[0])
         environ = _environment(hosts, threads)
         self._processes = []
+        self._claim = None if dispatcher else _claim(port)
         try:
             self._start(dispatcher, port, workers, host, environ)
         except BaseException:
@@ -158,6 +160,8 @@ class Service:
             except subprocess.TimeoutExpired:
                 process.popen.kill()
                 process.popen.wait()
+        if self._claim is not None:
+            self._claim.close()
 
 
 def _environment(hosts, threads):
@@ -169,6 +173,20 @@ def _environment(hosts, threads):
     environ.pop("TF_CONFIG", None)
     environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     return environ | exempt(hosts, environ)
+
+
+def _claim(port):
+    """Returns a socket named by the port (Linux): a port can be shared, a name cannot."""
+    claim = socket.socket(socket.AF_UNIX)
+    if sys.platform == "linux":
+        try:
+            claim.bind(f"\0tfscale data service {port}")
+        except OSError:
+            claim.close()
+            raise RuntimeError(
+                f"port {port} is another data service's; choose another one"
+            ) from None
+    return claim
 
 
 def _positive(text):
