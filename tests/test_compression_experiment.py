@@ -1,11 +1,13 @@
 """The compression experiment: its flags, its arms, and its table."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from experiments import paired
 from experiments.compression import run, settings
-from experiments.compression.arms import arms
+from experiments.compression.arms import ARMS
 
 
 def rows(**accuracies):
@@ -16,23 +18,29 @@ def rows(**accuracies):
     ]
 
 
+def file_of(path, **accuracies):
+    args = run.parse([f"--json={path}"])
+    given = settings.settings_of(args)
+    path.write_text(json.dumps([row | given for row in rows(**accuracies)]))
+
+
 def test_one_seed_has_no_interval(tmp_path, capsys):
-    (dense, int8) = run.compare(rows(dense=[0.9], int8=[0.89]))
+    (dense, int8) = paired.compare(rows(dense=[0.9], int8=[0.89]), "dense")
     assert int8["difference"] == pytest.approx(-0.01)
     assert int8["low"] is int8["high"] is dense["low"] is None
     path = tmp_path / "rows.json"
-    path.write_text(json.dumps(rows(dense=[0.9], int8=[0.89])))
+    file_of(path, dense=[0.9], int8=[0.89])
     assert run.main(["--report", f"--json={path}"]) == 0
-    line = capsys.readouterr().out.splitlines()[1]
-    assert line.split() == ["int8", "0.8900", "-0.0100", "-", "1", "seed"]
+    line = capsys.readouterr().out.splitlines()[3]
+    assert line.split() == ["int8", "0.8900", "-0.0100", "-", "1"]
 
 
-def test_interval_of_two_seeds():
-    dense, int8 = run.compare(rows(dense=[0.9, 0.9], int8=[0.89, 0.91]))
+def test_interval_of_two_seeds(tmp_path, capsys):
     # Mean 0, standard error 0.01, Student's t of one degree of freedom.
-    assert (int8["low"], int8["high"]) == pytest.approx((-0.12706, 0.12706))
-    assert dense["low"] is None
-    assert "[-0.1271, +0.1271]  2 seeds" in run.describe(int8)
+    path = tmp_path / "rows.json"
+    file_of(path, dense=[0.9, 0.9], int8=[0.89, 0.91])
+    assert run.main(["--report", f"--json={path}"]) == 0
+    assert "[-0.1271, +0.1271]" in capsys.readouterr().out
 
 
 def test_help_shows_all_flags(capsys):
@@ -40,7 +48,7 @@ def test_help_shows_all_flags(capsys):
         run.main(["--help"])
     assert stop.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
-    for name in settings.NAMES:
+    for name in (*settings.SETTINGS, "json", "arms", "seeds", "data_dir"):
         assert f"--{name} " in text
     for default in ("(default: 3)", "(default: 10)", "(default: 128)", "(default: fashion_mnist)"):
         assert default in text
@@ -48,18 +56,52 @@ def test_help_shows_all_flags(capsys):
         run.main(["--sedes=3"])
 
 
-def test_flags_reach_the_workers(monkeypatch, tmp_path):
+@pytest.fixture
+def launches(monkeypatch):
+    """The command lines of the launcher, which trains nothing; set `code` to have it fail."""
     from experiments.compression import training
     from launch import local
 
-    seen = []
-    monkeypatch.setattr(local, "main", lambda argv: seen.extend(argv) or 7)
+    class Launches(list):
+        code = 0
+
+    seen = Launches()
+
+    def launch(argv):
+        args = training.parse(argv[argv.index("--") + 1 :])
+        seen.append((argv[: argv.index("--")], args))
+        if not seen.code:
+            Path(args.output).write_text(json.dumps({"accuracy": 0.5, "training_loss": None}))
+        return seen.code
+
+    monkeypatch.setattr(local, "main", launch)
+    monkeypatch.setattr("experiments.fashion.load", lambda *args: None)
+    return seen
+
+
+def test_flags_reach_the_workers(launches, tmp_path):
+    launches.code = 7
     flags = [f"--json={tmp_path / 'a.json'}", "--arms=dense,topk", "--seeds=5", "--ratio=0.02"]
     assert run.main([*flags, "--workers=3", "--examples=64"]) == 7
-    assert "--workers=3" in seen
-    args = training.parse(seen[seen.index("--") + 1 :])
-    assert (args.arms, args.seeds, args.ratio, args.examples) == ("dense,topk", 5, 0.02, 64)
+    ((launcher, args),) = launches  # what failed ends the run
+    assert "--workers=3" in launcher
+    assert (args.arm, args.seed, args.ratio, args.examples) == ("dense", 0, 0.02, 64)
     assert (args.epochs, args.batch, args.learning_rate) == (10, 128, 0.05)
+
+
+def test_what_is_there_is_not_run_again(launches, tmp_path, capsys):
+    path = tmp_path / "a.json"
+    file_of(path, dense=[0.9], int8=[0.89])
+    assert run.main([f"--json={path}", "--arms=dense,int8", "--seeds=2"]) == 0
+    assert [(args.arm, args.seed) for _, args in launches] == [("dense", 1), ("int8", 1)]
+    assert "[2/2] seed 1  int8" in capsys.readouterr().out
+    assert len(json.loads(path.read_text())) == 4
+    assert run.main([f"--json={path}", "--epochs=3"]) == 1
+    assert "has epochs=10, this run 3" in capsys.readouterr().err
+
+
+def test_the_results_beside_the_program_are_valid(launches):
+    assert len(paired.Results(settings.RESULTS, settings.settings_of(run.parse([]))).rows) >= 21
 
 
 @pytest.mark.parametrize(
@@ -71,7 +113,7 @@ def test_flags_reach_the_workers(monkeypatch, tmp_path):
     ],
 )
 def test_first_half_warms_up_and_ends_dense(epochs, ratios):
-    phases = arms(0.01)["topk-first-half"].phases(epochs)
+    phases = ARMS["topk-first-half"].phases(epochs, 0.01)
     found = {epoch: phase and round(phase.ratio, 6) for epoch, phase in phases.items()}
     assert found == ratios
 
