@@ -7,6 +7,8 @@ __getattr__, __dir__, __all__ = attach(
     {
         "CheckpointAndResume": "tfscale.callbacks.checkpoint",
         "CompressionSchedule": "tfscale.callbacks.compression_schedule",
+        "Evaluation": "tfscale.callbacks.evaluation",
+        "FollowLeader": "tfscale.callbacks.follow_leader",
         "Progress": "tfscale.callbacks.progress",
         "StopOnNonFinite": "tfscale.callbacks.non_finite",
         "TensorBoard": "tfscale.callbacks.tensorboard",
