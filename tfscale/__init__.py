@@ -11,11 +11,13 @@ __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "accumulation": None,
         "callbacks": None,
         "cluster": None,
         "config": None,
         "data": None,
         "distribute": None,
+        "evaluation": None,
         "export": None,
         "interop": None,
         "keras": "tfscale._keras",
@@ -26,6 +28,7 @@ __getattr__, __dir__, __all__ = attach(
         "precision": None,
         "preflight": None,
         "processes": None,
+        "progressive": None,
         "testing": None,
         "topology": None,
     },

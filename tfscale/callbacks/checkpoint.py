@@ -9,6 +9,7 @@ from tfscale._keras import check_model, training_state
 from tfscale.callbacks import saved_variables
 from tfscale.callbacks.checkpoint_files import CheckpointFiles, Position
 from tfscale.callbacks.compression_files import SavedCompression
+from tfscale.callbacks.saved_phases import check_phases
 from tfscale.distribute import _tf_private, all_reduce
 from tfscale.distribute.agreement import agree, first_difference, gather_values
 
@@ -36,7 +37,8 @@ class CheckpointAndResume(training_state.StepCallback):
         directory/step-00000120/compression/worker-0000.npz, worker-0001.npz, ...
 
     `fit` then runs the remaining steps only. The data has to start where the run stands: build
-    it from `initial_step`. Put this callback last in the list: what the others change at the
+    it from `initial_step`. A run of phases gives it to
+    `tfscale.progressive.fit` as ``resume``. Put this callback last in the list: what the others change at the
     end of an epoch (`ReduceLROnPlateau`) is then saved.
 
     On another number of workers or devices the run goes on too, with a line in the log, but
@@ -111,13 +113,41 @@ class CheckpointAndResume(training_state.StepCallback):
             self._latest.stopped or (self._latest.epoch >= epochs and self._latest.step == 0)
         )
 
+    def position(self, strategy, phases=None):
+        """Returns where the run goes on; all workers ask together.
+
+        `fit` asks by itself. Who has to know before, to make the data of the epoch and step at
+        which the run goes on, asks as well.
+
+        Args:
+            strategy: the model's `tf.distribute.Strategy`.
+            phases: list of the descriptions of the phases of the run, of which those that have
+                begun must be the saved ones (`tfscale.progressive.fit`); None for a run without.
+
+        Returns:
+            The newest checkpoint's `Position`, with ``epoch``, ``step`` and ``steps_per_epoch``;
+            None for a new run.
+
+        Raises:
+            ValueError: if the workers do not see the same checkpoint, or other phases were saved.
+
+        Example:
+            position = resume.position(strategy)
+            epoch = position.epoch if position else 0
+        """
+        self._latest = self._files.latest()
+        self._agree_on_start(strategy)
+        if self._latest is not None:
+            where = self._files.folder(self._latest.global_step)
+            check_phases(self._latest, phases, where)
+        return self._latest
+
     # ------------------------------------------------------------------ resuming
 
     def on_train_begin(self, logs=None):
         check_model(self.model)
         strategy = self.model.distribute_strategy
-        self._latest = self._files.latest()
-        self._agree_on_start(strategy)
+        self.position(strategy, self.params.get("phases"))
         self._global_step = self._saved_at = self.initial_step
         self._memories, self._stopped = None, False
         self._compression = SavedCompression(self.model, self._files, self._timeout)
@@ -276,6 +306,7 @@ class CheckpointAndResume(training_state.StepCallback):
             bucket_plan=self._checked_plan(strategy),
             compression=self._compression.collect(self.params.get("compression_schedule")),
             stopped=self._stopped,
+            phases=self.params.get("phases"),
         )
         trackables = {"model": self.model} | ({"metrics": metrics} if metrics else {})
         with self._files.writing(position, remains=strategy.extended.should_checkpoint) as prefix:

@@ -35,6 +35,7 @@ class Position:
     bucket_plan: object = None
     compression: dict | None = None  # see compression_files.py
     stopped: bool = False  # a callback ended the run before its last epoch
+    phases: list | None = None  # those of the run, see saved_phases.py
     format: int = _FORMAT
 
 
