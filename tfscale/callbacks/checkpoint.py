@@ -37,9 +37,9 @@ class CheckpointAndResume(training_state.StepCallback):
         directory/step-00000120/compression/worker-0000.npz, worker-0001.npz, ...
 
     `fit` then runs the remaining steps only. The data has to start where the run stands: build
-    it from `initial_step`. A run of phases gives it to
-    `tfscale.progressive.fit` as ``resume``. Put this callback last in the list: what the others change at the
-    end of an epoch (`ReduceLROnPlateau`) is then saved.
+    it from `initial_step`. Put this callback last in the list: what the others change at the
+    end of an epoch (`ReduceLROnPlateau`) is then saved. A run of phases takes it as the `resume`
+    of `tfscale.progressive.fit`.
 
     On another number of workers or devices the run goes on too, with a line in the log, but
     not to the bit; what compression held back is shared out anew, and nothing of it is lost.
