@@ -1,6 +1,7 @@
 """LARS step by step: by hand, against NumPy, and against tf-models-official."""
 
 import doctest
+import functools
 import itertools
 
 import numpy as np
@@ -12,6 +13,7 @@ from tfscale import keras
 from tfscale.optimizers import lars as lars_module
 from tfscale.optimizers import trust_ratio as trust_ratio_module
 from tfscale.optimizers.lars import LARS
+from tfscale.optimizers.schedules import PiecewiseLinear
 from tfscale.optimizers.trust_ratio import trust_ratio
 
 # Exact in binary, so that float32 hyperparameters do not disturb float64 comparisons.
@@ -221,6 +223,53 @@ def test_half_precision_variables_have_float32_norms(dtype):
     np.testing.assert_array_equal(variable.numpy(), np.full([16, 16], expected.numpy()))
 
 
+# ---------------------------------------------------------------- a momentum schedule
+@pytest.mark.parametrize("in_function", [False, True])
+@pytest.mark.parametrize("form", ["unscaled", "scaled"])
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_a_momentum_schedule_is_read_at_the_present_step(form, nesterov, in_function):
+    w, gradients = data()
+    momenta = [0.75, 0.625, 0.5, 0.5, 0.5]  # exact in binary
+    schedule = PiecewiseLinear([0, 2], [0.75, 0.5])
+    kwargs = dict(momentum_form=form, nesterov=nesterov, weight_decay=0.125)
+    optimizer = LARS(1.0, schedule, **kwargs)
+    weights = run(optimizer, w, gradients, RATES, in_function=in_function)
+    v, expected = np.zeros_like(w), w
+    for g, rate, momentum, got in zip(gradients, RATES, momenta, weights, strict=True):
+        expected, v = reference.lars_step(expected, v, g, rate, momentum=momentum, **kwargs)
+        np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+def test_a_momentum_schedule_of_one_value_is_that_momentum():
+    w, gradients = data()
+    schedule = PiecewiseLinear([0], [0.75])
+    np.testing.assert_array_equal(
+        run(LARS(1.0, schedule), w, gradients, RATES), run(LARS(1.0, 0.75), w, gradients, RATES)
+    )
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_with_no_variable_adapted_it_is_sgd_with_momentum_and_l2(nesterov, caplog):
+    random = np.random.RandomState(0)
+    x, y = random.randn(24, 3).astype("float32"), random.randn(24, 1).astype("float32")
+    rate = PiecewiseLinear([0, 3, 6], [0.1, 0.4, 0.05])
+    trained = []
+    for optimizer, regularizer in (
+        (keras.optimizers.SGD(rate, momentum=0.9, nesterov=nesterov), keras.regularizers.L2(0.02)),
+        (LARS(rate, 0.9, 0.04, nesterov=nesterov, exclude_from_layer_adaptation=".*"), None),
+    ):
+        keras.utils.set_random_seed(1)
+        layer = functools.partial(keras.layers.Dense, kernel_regularizer=regularizer)
+        model = keras.Sequential([keras.Input([3]), layer(4, "tanh"), layer(1)])
+        model.compile(optimizer, "mse")
+        model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0)
+        trained.append(model.get_weights())
+    for got, want in zip(*trained, strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
+    # It was asked for.
+    assert "adapts the rate of none" not in caplog.text
+
+
 # ---------------------------------------------------------------- against tf-models-official
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("adapt", [False, True])
@@ -292,6 +341,8 @@ def test_converges_and_traces_once(form, nesterov):
         (dict(learning_rate=lambda: 0.1), "from tfscale import keras"),
         (dict(momentum=-0.1), "momentum must be a number at least 0.0 and below 1.0; got -0.1"),
         (dict(momentum=1.0), "got 1.0"),
+        (dict(momentum=PiecewiseLinear([0, 9], [0.9, 1.0])), "a PiecewiseLinear, .* got 1.0"),
+        (dict(momentum=lambda step: 0.9), "momentum must be .* from tfscale import keras"),
         (dict(weight_decay=-1e-4), "weight_decay must be a number at least 0.0; got -0.0001"),
         (dict(trust_coefficient=0), "trust_coefficient must be a number above 0.0; got 0"),
         (dict(epsilon=-1), "epsilon .* got -1"),

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfscale import keras
 from tfscale.optimizers.lars import LARS
-from tfscale.optimizers.schedules import LinearWarmup
+from tfscale.optimizers.schedules import LinearWarmup, PiecewiseLinear
 
 RANDOM = np.random.RandomState(0)
 INPUTS = RANDOM.randn(24, 3).astype("float32")
@@ -107,6 +107,30 @@ def test_checkpoint_before_and_after_the_slots_exist(tmp_path, built, kwargs):
     train(resumed, 3, 6)
     status.assert_consumed()
     assert_same(resumed, train(build(**kwargs), 0, 6))
+
+
+def cycled():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.Dense(1, input_shape=(3,), name="head")])
+    cycle = PiecewiseLinear([0, 4, 8], [0.98, 0.9, 0.98])
+    model.compile(LARS(PiecewiseLinear([0, 4, 8], [0.1, 1.0, 0.0]), cycle), "mse")
+    return model
+
+
+@pytest.mark.parametrize("name", ["model.keras", "model.h5", "saved_model", "checkpoint"])
+def test_a_momentum_schedule_survives(tmp_path, name):
+    model = train(cycled(), 0, 3)
+    if name == "checkpoint":
+        path = tf.train.Checkpoint(model).save(str(tmp_path / name))
+        loaded = cycled()
+        tf.train.Checkpoint(loaded).restore(path)
+    else:
+        model.save(str(tmp_path / name))
+        loaded = keras.models.load_model(str(tmp_path / name))
+    assert type(loaded.optimizer.momentum) is PiecewiseLinear
+    assert loaded.optimizer.get_config() == cycled().optimizer.get_config()
+    if name != "saved_model":  # which restores no optimizer's variables
+        assert_same(train(loaded, 3, 6), train(cycled(), 0, 6))
 
 
 def test_a_rate_set_by_hand_survives(tmp_path):

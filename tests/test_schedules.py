@@ -1,4 +1,4 @@
-"""Linear warm-up and linear scaling against NumPy."""
+"""Linear warm-up, lines between knots and linear scaling against NumPy."""
 
 import doctest
 
@@ -140,6 +140,76 @@ def test_a_schedule_of_keras_3_is_refused():
     keras_3 = pytest.importorskip("keras")
     with pytest.raises(ValueError, match="Keras in force"):
         schedules.LinearWarmup(keras_3.optimizers.schedules.CosineDecay(1.0, 10), 2)
+
+
+# ---------------------------------------------------------------- lines between knots
+
+
+@pytest.mark.parametrize(
+    "steps,values",
+    [
+        ([0, 10, 40, 60], [0.0, 8.0, 0.5, 0.5]),
+        ([5, 6, 20], [0.98, 0.9, 0.98]),
+        ([7], [0.3]),
+        ([0, 3, 10], [1.0, 0.0, 2.0]),
+    ],
+)
+def test_piecewise_linear_equals_numpy_at_every_step(steps, values):
+    rate = schedules.PiecewiseLinear(steps, values)
+    for step in (*range(0, 70), 2.5, 59.75):
+        expected = np.interp(step, steps, values)
+        np.testing.assert_allclose(float(rate(step)), expected, rtol=1e-6, atol=1e-7)
+    for step, value in zip(steps, values, strict=True):
+        assert float(rate(step)) == np.float32(value)
+
+
+def test_piecewise_linear_far_out_and_at_a_jump():
+    far = schedules.PiecewiseLinear([2**24 + 1, 2**24 + 3], [0.0, 1.0])  # no float32 has the first
+    steps = [2**24, 2**24 + 1, 2**24 + 2, 2**24 + 3]
+    assert [float(far(tf.constant(s, tf.int64))) for s in steps] == [0.0, 0.0, 0.5, 1.0]
+    jump = schedules.PiecewiseLinear([0, 99, 100], [4.0, 4.0, 1.0])
+    assert [float(jump(s)) for s in (98, 99, 100, 101)] == [4.0, 4.0, 1.0, 1.0]
+
+
+def test_piecewise_linear_inside_a_function_traces_once():
+    rate, traces = schedules.PiecewiseLinear([0, 10, 20], [0.0, 1.0, 0.5]), []
+
+    @tf.function
+    def rate_at(step):
+        traces.append(step)
+        return rate(step)
+
+    values = [float(rate_at(tf.constant(step, tf.int64))) for step in (5, 10, 15, 50)]
+    np.testing.assert_allclose(values, [0.5, 1.0, 0.75, 0.5], rtol=1e-6)
+    assert len(traces) == 1
+
+
+def test_piecewise_linear_round_trip_also_inside_a_warmup():
+    lines = schedules.PiecewiseLinear([0, 10, 20], [2.0, 1.0, 0.5])
+    for rate in (lines, schedules.LinearWarmup(lines, 4)):
+        again = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(rate))
+        assert type(again) is type(rate) and again.get_config() == rate.get_config()
+        assert [float(again(s)) for s in range(30)] == [float(rate(s)) for s in range(30)]
+
+
+@pytest.mark.parametrize(
+    "steps,values,words",
+    [
+        ([], [], "the same length, at least 1; got 0 steps and 0 values"),
+        ([0, 5], [1.0], "got 2 steps and 1 values"),
+        ([0, 5, 5], [1.0, 2.0, 3.0], "got 5 after 5 .* two knots a step apart"),
+        ([5, 0], [1.0, 2.0], "got 0 after 5"),
+        ([-1, 0], [1.0, 2.0], "steps must be an integer of at least 0; got -1"),
+        ([0, 2.5], [1.0, 2.0], "steps .* got 2.5"),
+        ([0, 5], [1.0, -2.0], "values must be a number at least 0.0; got -2.0"),
+    ],
+)
+def test_piecewise_linear_refuses(steps, values, words):
+    with pytest.raises(ValueError, match=words):
+        schedules.PiecewiseLinear(steps, values)
+
+
+# ---------------------------------------------------------------- the linear scaling rule
 
 
 def test_linear_scaling_rule():

@@ -13,6 +13,7 @@ examples, and Keras does not say which of them do.
 
 import functools
 import weakref
+from typing import NamedTuple
 
 import tensorflow as tf
 from tf_keras.src.engine import compile_utils, training
@@ -117,14 +118,40 @@ def _replica_invariant(stock):
     def call(self, y_true, y_pred, sample_weight=None, regularization_losses=None):
         if not _active():
             return stock(self, y_true, y_pred, sample_weight, regularization_losses)
-        return _replica_loss(self, y_true, y_pred, sample_weight, regularization_losses)
+        return weighted_loss(self, y_true, y_pred, sample_weight, regularization_losses)
 
     call._tfscale_stock = stock
     return call
 
 
-def _replica_loss(container, y_true, y_pred, sample_weight, regularization_losses):
-    """This replica's addend to the loss of the global batch; updates the loss metrics."""
+class Part(NamedTuple):
+    """Some of the examples of one replica, and what they count in the global batch.
+
+    Attributes:
+        examples: scalar, how many they are.
+        share: scalar, that number divided by the examples on all replicas.
+        share_of_replica: scalar, that number divided by the examples on this replica.
+    """
+
+    examples: tf.Tensor
+    share: tf.Tensor
+    share_of_replica: tf.Tensor
+
+
+def weighted_loss(
+    container, y_true, y_pred, sample_weight=None, regularization_losses=None, part=None
+):
+    """This replica's addend to the loss of the global batch; updates the loss metrics.
+
+    Args:
+        container: a model's `compiled_loss`.
+        y_true, y_pred, sample_weight, regularization_losses: as `LossesContainer` takes them.
+        part: `Part` that they belong to; None for the replica's whole batch.
+
+    Raises:
+        ValueError: for a part of an output with a mask: a loss averages over the unmasked
+            entries of the whole batch, and how many there are is not known in a part.
+    """
     y_true = container._conform_to_outputs(y_pred, y_true)
     sample_weight = container._conform_to_outputs(y_pred, sample_weight)
     if not container.built:
@@ -133,12 +160,7 @@ def _replica_loss(container, y_true, y_pred, sample_weight, regularization_losse
     columns += [container._losses, container._loss_weights, container._per_output_metrics]
     # An output without a target or without a loss adds nothing.
     outputs = [row for row in zip(*columns, strict=True) if row[0] is not None and row[3]]
-    examples, share, shares = None, None, []
-    if outputs:
-        examples = count_examples(outputs[0][0])
-        share, *shares = shares_of(
-            [examples, *(_averaged_over(y_p, examples) for _, y_p, *_ in outputs)]
-        )
+    examples, share, shares = _weights(outputs, part)
     addends, reported = [], []
     for (y_t, y_p, weight, loss, loss_weight, metric), loss_share in zip(
         outputs, shares, strict=True
@@ -159,13 +181,36 @@ def _replica_loss(container, y_true, y_pred, sample_weight, regularization_losse
         reported.append(report)
     if regularization_losses:
         penalty = tf.add_n(losses_utils.cast_losses_to_common_dtype(regularization_losses))
-        addends.append(losses_utils.scale_loss_for_distribution(penalty))
+        addend = losses_utils.scale_loss_for_distribution(penalty)
+        if part is not None:
+            addend *= tf.cast(part.share_of_replica, addend.dtype)
+        addends.append(addend)
         reported.append(penalty)
     if not addends:
         return None
     report = tf.add_n(losses_utils.cast_losses_to_common_dtype(reported))
     container._total_loss_mean.update_state(report, sample_weight=examples)
     return tf.add_n(losses_utils.cast_losses_to_common_dtype(addends))
+
+
+def _weights(outputs, part):
+    """Number of examples, their share of the global batch, and the share of each output's loss."""
+    if part is not None:
+        for _, y_pred, _, loss, *_ in outputs:
+            if losses_utils.get_mask(y_pred) is not None and loss.reduction in _AVERAGED:
+                raise ValueError(
+                    f"the loss {loss.name!r} averages over the unmasked entries of the whole "
+                    "batch, which are not counted before its last part: train a model with masks "
+                    "without accumulate_gradients, or give the loss reduction='sum'"
+                )
+        return part.examples, part.share, [part.share] * len(outputs)
+    if not outputs:
+        return None, None, []
+    examples = count_examples(outputs[0][0])
+    share, *shares = shares_of(
+        [examples, *(_averaged_over(y_p, examples) for _, y_p, *_ in outputs)]
+    )
+    return examples, share, shares
 
 
 def _averaged_over(y_pred, examples):

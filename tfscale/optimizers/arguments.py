@@ -51,3 +51,15 @@ def learning_rate(name, value):
             "Take keras by `from tfscale import keras`."
         )
     return number(name, value, at_least=0.0)
+
+
+def momentum(name, value):
+    """Returns a schedule of the Keras in force as it is and a number in [0, 1) as a `float`."""
+    if not callable(value):
+        return number(name, value, at_least=0.0, below=1.0)
+    schedule = learning_rate(name, value)
+    values = getattr(schedule, "values", None)
+    if isinstance(values, (list, tuple)):  # those that a schedule is made of
+        for each in values:
+            number(f"{name}, a {type(value).__name__},", each, at_least=0.0, below=1.0)
+    return schedule

@@ -34,12 +34,19 @@ class LARS(keras.optimizers.Optimizer):
     up to 1.6 times as long in a warm-up and a fraction of the length at the end of a decay.
     So a learning rate tuned for one is wrong for the other, and so is a checkpoint.
 
+    With a momentum schedule, `momentum` in the rows above is that of the present step, in both
+    places. Nothing else is corrected when the momentum or the learning rate changes.
+
     Variables excluded from layer adaptation have ratio 1; those excluded from weight decay
     have `weight_decay` 0, in the ratio too. Both lists are `["norm_and_bias"]` by default: all
     that is called bias, gamma or beta and every variable of fewer than two dimensions. A list
     given instead replaces that (name `"norm_and_bias"` in it to add to it); `[]` excludes
     nothing. The expressions are searched for (`re.search`) in the variable's name, for example
     `"stage1_block2_bn1/gamma:0"`. `excluded_variables` shows the outcome.
+
+    With `exclude_from_layer_adaptation=".*"`, every variable, this is SGD with momentum and coupled
+    weight decay: `keras.optimizers.SGD` on a model whose kernels have `L2(weight_decay / 2)` (in
+    the "unscaled" form, which is Keras's).
 
     An excluded variable takes steps of the full learning rate, which is large. Where biases
     without a norm layer behind them diverge, divide the learning rate and multiply
@@ -62,7 +69,8 @@ class LARS(keras.optimizers.Optimizer):
     Args:
         learning_rate: `float` or `keras.optimizers.schedules.LearningRateSchedule`.
             With LARS it is large: 10 to 30 for batches of 4,096 to 32,768 images.
-        momentum: `float` in [0, 1). Defaults to 0.9.
+        momentum: `float` in [0, 1), or a `LearningRateSchedule` of such values, read at
+            `optimizer.iterations` as the learning rate is. Defaults to 0.9.
         weight_decay: `float`, L2 penalty's derivative: `weight_decay * w` is added to the
             gradient. Do not add an L2 regularizer to the model as well. Defaults to 1e-4.
         trust_coefficient: `float` above 0, eta in the paper. Defaults to 1e-3.
@@ -118,7 +126,7 @@ class LARS(keras.optimizers.Optimizer):
         self._learning_rate = self._build_learning_rate(
             arguments.learning_rate("learning_rate", learning_rate)
         )
-        self.momentum = arguments.number("momentum", momentum, at_least=0.0, below=1.0)
+        self.momentum = arguments.momentum("momentum", momentum)
         # After super().__init__, whose own weight decay is another one (see below).
         self.weight_decay = arguments.number(
             "weight_decay", 0.0 if weight_decay is None else weight_decay, at_least=0.0
@@ -159,10 +167,11 @@ class LARS(keras.optimizers.Optimizer):
             for variable in var_list
         ]
         self._built = True
-        if not any(adapted):
+        if not any(adapted) and ".*" not in self._adaptation_exclusion.config():
             _logger.warning(
                 "LARS adapts the rate of none of its %d variables, so it is SGD with momentum: "
-                "exclude_from_layer_adaptation=%r excludes all (%s). Pass [] to exclude none.",
+                "exclude_from_layer_adaptation=%r excludes all (%s). Pass [] to exclude none, or "
+                '".*" if that is what you want.',
                 len(adapted),
                 self._adaptation_exclusion.config(),
                 exclusion.listed(exclusion.name_of(variable) for variable in var_list),
@@ -191,12 +200,18 @@ class LARS(keras.optimizers.Optimizer):
         unscaled = self.momentum_form == "unscaled"
         if unscaled:
             step *= learning_rate
-        momentum = self.momentum * tf.cast(momentum_slot, dtype) + step
-        step = self.momentum * momentum + step if self.nesterov else momentum
+        factor = self._momentum_now(dtype)
+        momentum = factor * tf.cast(momentum_slot, dtype) + step
+        step = factor * momentum + step if self.nesterov else momentum
         if not unscaled:
             step *= learning_rate
         momentum_slot.assign(tf.cast(momentum, momentum_slot.dtype))
         variable.assign(tf.cast(weight - step, variable.dtype))
+
+    def _momentum_now(self, dtype):
+        if not callable(self.momentum):
+            return self.momentum
+        return tf.cast(self.momentum(self.iterations), dtype)
 
     def _apply_weight_decay(self, variables):
         # Keras's own weight decay shrinks the variables before the update; LARS has its decay
@@ -243,7 +258,7 @@ class LARS(keras.optimizers.Optimizer):
         config = super().get_config()
         config.update(
             learning_rate=self._serialize_hyperparameter(self._learning_rate),
-            momentum=self.momentum,
+            momentum=self._serialize_hyperparameter(self.momentum),
             weight_decay=self.weight_decay,
             trust_coefficient=self.trust_coefficient,
             nesterov=self.nesterov,
@@ -254,3 +269,13 @@ class LARS(keras.optimizers.Optimizer):
             exclude_from_weight_decay=self._decay_exclusion.config(),
         )
         return config
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """Returns the optimizer that `get_config` describes."""
+        config = dict(config)
+        if isinstance(config.get("momentum"), dict):
+            config["momentum"] = keras.optimizers.schedules.deserialize(
+                config["momentum"], custom_objects=custom_objects
+            )
+        return super().from_config(config, custom_objects)

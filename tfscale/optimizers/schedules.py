@@ -1,4 +1,6 @@
-"""Learning rates of large batches: the linear scaling rule and a linear warm-up."""
+"""Schedules of large batches: linear scaling, a linear warm-up, and lines between knots."""
+
+import itertools
 
 import tensorflow as tf
 
@@ -148,6 +150,85 @@ class LinearWarmup(keras.optimizers.schedules.LearningRateSchedule):
         return cls(**config)
 
 
+@keras.saving.register_keras_serializable(package="tfscale")
+class PiecewiseLinear(keras.optimizers.schedules.LearningRateSchedule):
+    """Straight lines between knots; constant before the first and after the last.
+
+    With `t` the number of global batches trained so far and knots `(s_i, v_i)`:
+
+    ```
+    rate(t) = v_i + (v_{i+1} - v_i) * (t - s_i) / (s_{i+1} - s_i)     for s_i <= t <= s_{i+1}
+    ```
+
+    For a learning rate, or the momentum of `LARS`. A jump is two knots a step apart: the rate of
+    step `s` is exactly that of the knot at `s`.
+
+    Args:
+        steps: list of `int`, in steps (global batches), each above the one before.
+        values: list of `float`, as many as `steps`.
+        name: `str`. Defaults to `"PiecewiseLinear"`.
+
+    Raises:
+        ValueError: if the lists are empty or differ in length, a step is not above the one
+            before, or a value is negative.
+
+    Example:
+
+    >>> rate = PiecewiseLinear([0, 100, 1000], [0.0, 8.0, 0.2])
+    >>> [round(float(rate(step)), 4) for step in (0, 50, 100, 550, 1000, 2000)]
+    [0.0, 4.0, 8.0, 4.1, 0.2, 0.2]
+
+    Reference: Smith 2018, "A disciplined approach to neural network hyper-parameters: Part 1",
+    https://arxiv.org/abs/1803.09820: the learning rate in lines up and down, and the momentum
+    against it.
+    """
+
+    def __init__(self, steps, values, name="PiecewiseLinear"):
+        super().__init__()
+        self.steps = [arguments.integer("steps", step, at_least=0) for step in steps]
+        self.values = [arguments.number("values", value, at_least=0.0) for value in values]
+        self.name = name
+        if not self.steps or len(self.steps) != len(self.values):
+            raise ValueError(
+                "steps and values must be lists of the same length, at least 1; got "
+                f"{len(self.steps)} steps and {len(self.values)} values."
+            )
+        for before, after in itertools.pairwise(self.steps):
+            if after <= before:
+                raise ValueError(
+                    f"each of steps must be above the one before; got {after} after {before} in "
+                    f"{self.steps}. A jump is two knots a step apart."
+                )
+
+    def __call__(self, step):
+        """Returns the value at a step.
+
+        Args:
+            step: `int`, `float` or scalar tensor of either kind: global batches trained so far.
+
+        Returns:
+            A float32 scalar tensor.
+        """
+        with tf.name_scope(self.name):
+            step = tf.convert_to_tensor(step)
+            passed = tf.cast(step >= tf.constant(self.steps, step.dtype), tf.int32)
+            # Before the first knot this is the first line too, and its share 0; the last knot
+            # begins a line of slope 0.
+            line = tf.maximum(tf.reduce_sum(passed) - 1, 0)
+            lengths = [b - a for a, b in itertools.pairwise(self.steps)] + [1]
+            rises = [b - a for a, b in itertools.pairwise(self.values)] + [0.0]
+            start = tf.gather(tf.constant(self.steps, step.dtype), line)
+            length = tf.gather(tf.constant(lengths, tf.float32), line)
+            share = tf.clip_by_value(tf.cast(step - start, tf.float32) / length, 0.0, 1.0)
+            value = tf.gather(tf.constant(self.values, tf.float32), line)
+            return value + tf.gather(tf.constant(rises, tf.float32), line) * share
+
+    def get_config(self):
+        """Returns all arguments."""
+        return {"steps": self.steps, "values": self.values, "name": self.name}
+
+
 # HDF5 and SavedModel loading looks a schedule up by its bare class name, not by the registered
 # "tfscale>LinearWarmup" that the .keras format uses.
-keras.saving.get_custom_objects()[LinearWarmup.__name__] = LinearWarmup
+for _schedule in (LinearWarmup, PiecewiseLinear):
+    keras.saving.get_custom_objects()[_schedule.__name__] = _schedule

@@ -1,0 +1,65 @@
+"""Gradient accumulation in two real processes: exact, one exchange, compressed, killed, resumed."""
+
+import numpy as np
+import pytest
+
+from tests.multiprocess import accumulation_runs as runs
+from tfscale.distribute.strategy import create_strategy
+from tfscale.testing import run_in_processes
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def two_by_one(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("accumulation"))
+    return run_in_processes(runs.runs_of_a_cluster, 2, args=(folder, 2), timeout=280)
+
+
+def test_equals_the_whole_batch_on_one_device(two_by_one):
+    expected = runs.whole_batch(create_strategy("one_device"), 1)
+    for worker in two_by_one:
+        assert worker["plain"].keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_allclose(
+                worker["plain"][name], value, rtol=2e-6, atol=1e-6, err_msg=name
+            )
+
+
+def test_one_exchange_a_step_and_only_batch_norm_in_the_loop(two_by_one):
+    for worker in two_by_one:
+        plain, parts, plain_normed, parts_normed = worker["collectives"]
+        assert plain["loop"] == parts["loop"] == {}
+        assert plain["step"] == parts["step"] and plain["step"]
+        assert parts_normed["loop"] == {"CollectiveGatherV2": 1, "CollectiveReduceV2": 1}
+        for kind, count in plain_normed["step"].items():
+            in_loop = parts_normed["loop"].get(kind, 0)
+            assert parts_normed["step"].get(kind, 0) == count - in_loop, kind
+
+
+def test_batch_norm_joins_a_part_over_the_workers(two_by_one):
+    expected = runs.normed_parts(create_strategy("one_device"), 1)
+    for worker in two_by_one:
+        for got, want in zip(worker["normed"], expected, strict=True):
+            np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
+
+
+def test_killed_and_resumed_equals_undisturbed_to_the_bit(two_by_one):
+    for worker in two_by_one:
+        assert worker["killed"] is None
+        (start, state, owed), (resumed_at, resumed_state, resumed_owed) = (
+            worker["whole"],
+            worker["resumed"],
+        )
+        assert (start, resumed_at) == (0, 6)
+        assert state == resumed_state
+        assert owed["residual"].keys() == resumed_owed["residual"].keys() != set()
+        for tensor, values in owed["residual"].items():
+            np.testing.assert_array_equal(values, resumed_owed["residual"][tensor])
+
+
+def test_an_adaptive_plan_is_made_once(two_by_one):
+    first, second = (worker["adaptive"] for worker in two_by_one)
+    steps, generation, wants_measurement, plan = first
+    assert (steps, generation, wants_measurement) == (12, 1, False)
+    assert plan and first == second
