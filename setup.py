@@ -46,7 +46,7 @@ setup(
         "official": ["tf-models-official>=2.20,<2.21"],
         "addons": ['tensorflow-addons>=0.23,<0.24; python_version<"3.12"'],
         "plots": ["matplotlib>=3.7"],
-        "tune": ["optuna>=3.5"],
+        "tune": ["optuna>=5,<6"],
         "test": [
             "hypothesis>=6.100",
             "pillow>=10",

@@ -17,7 +17,7 @@ python="$VIRTUAL_ENV/bin/python"
     "set PYTHON to a Python 3.11 and remove .venv")'
 echo "Installing the test extras (some minutes the first time) ..."
 "$python" -m pip install --quiet --constraint requirements.txt \
-    ".[quickstart,official,addons,test]"
+    ".[quickstart,official,addons,plots,tune,test]"
 # The tests import the package from this folder: its C ops must lie here too.
 "$python" setup.py --quiet build_ext --inplace
 rm -rf build ./*.egg-info

@@ -31,5 +31,6 @@ __getattr__, __dir__, __all__ = attach(
         "progressive": None,
         "testing": None,
         "topology": None,
+        "tuning": None,
     },
 )

@@ -1,0 +1,1 @@
+"""Search spaces for `python -m tfscale.tuning`."""

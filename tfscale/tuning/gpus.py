@@ -1,0 +1,48 @@
+"""The GPUs of this machine, divided among trials that run at the same time."""
+
+from pathlib import Path
+
+
+def divide_gpus(environ, parallel, devices=Path("/dev")):
+    """The GPUs of each of `parallel` trials: lists of ids as ``CUDA_VISIBLE_DEVICES`` names them.
+
+    Args:
+        environ: mapping, the environment of the search.
+        parallel: `int`, trials at a time.
+        devices: folder of the device files, where ``CUDA_VISIBLE_DEVICES`` does not say.
+
+    Returns:
+        `list`, one entry for each trial: None where there is nothing to divide.
+
+    Raises:
+        ValueError: there are GPUs, but fewer than trials.
+
+    Example:
+
+    >>> divide_gpus({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 2)
+    [['0', '1'], ['2', '3']]
+    """
+    found = _visible(environ, devices)
+    if parallel == 1 or not found:
+        return [None] * parallel
+    each = len(found) // parallel
+    if not each:
+        raise ValueError(
+            f"--parallel={parallel} trials cannot have a GPU each: there are {len(found)} "
+            f"({', '.join(found)}); take a smaller --parallel, or set CUDA_VISIBLE_DEVICES=-1 to "
+            "train on CPU"
+        )
+    return [found[i * each : (i + 1) * each] for i in range(parallel)]
+
+
+def _visible(environ, devices):
+    text = environ.get("CUDA_VISIBLE_DEVICES")
+    if text is None:
+        numbers = (path.name.removeprefix("nvidia") for path in devices.glob("nvidia[0-9]*"))
+        return [str(number) for number in sorted(int(n) for n in numbers if n.isdigit())]
+    ids = []
+    for entry in (part.strip() for part in text.split(",")):
+        if not entry or entry.startswith("-"):
+            break  # CUDA ignores everything after the first invalid id.
+        ids.append(entry)
+    return ids

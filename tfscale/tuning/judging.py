@@ -1,0 +1,122 @@
+"""A running trial: its scores epoch by epoch, and its verdict."""
+
+import math
+import time
+
+from optuna.trial import TrialState
+
+
+class SearchError(RuntimeError):
+    """The search cannot go on: all of its first trials failed, or the metric is not there."""
+
+
+class RunningTrial:
+    """An Optuna trial and the processes that run it.
+
+    Args:
+        trial: the `optuna.Trial`.
+        process: its `TrialProcess`, started.
+        settings: a `Settings`.
+        slot: `int`, its share of the machine.
+
+    Attributes:
+        scores: `dict` of epoch, from 1, to the metric.
+        epochs: `int`, how many the run will have; None before it says so.
+    """
+
+    def __init__(self, trial, process, settings, slot):
+        self.trial, self.process, self.slot = trial, process, slot
+        self.scores, self.epochs = {}, None
+        self._settings = settings
+        self._started = time.monotonic()
+        self._failure, self._pruned = None, False
+
+    @property
+    def number(self):
+        return self.trial.number
+
+    def follow(self):
+        """Takes what the processes say; stops a trial that is poor, lost or too long.
+
+        Returns:
+            `list` of the new ``(epoch, score)``.
+
+        Raises:
+            SearchError: the run does not write the metric.
+        """
+        new = []
+        try:
+            for epoch, epochs, metrics in self.process.look():
+                if self._take(epoch, epochs, metrics):
+                    new.append((epoch, self.scores[epoch]))
+        except ValueError as error:
+            self._fail(str(error))
+        limit = self._settings.trial_timeout
+        if limit and time.monotonic() - self._started > limit:
+            self._fail(f"not done after {limit:g} s (--trial_timeout)")
+        return new
+
+    def end(self):
+        """Ends what is left of the processes, and writes down what is known.
+
+        Returns:
+            ``(state, value)`` as Optuna is told.
+        """
+        self.process.close()
+        self.trial.set_user_attr("seconds", round(time.monotonic() - self._started, 2))
+        self.trial.set_user_attr("epochs", self.epochs)
+        if self._pruned:
+            return TrialState.PRUNED, None
+        failure = self._failure or self._own_failure()
+        if failure is None:
+            return TrialState.COMPLETE, self._value()
+        self.trial.set_user_attr(
+            "failure",
+            {
+                "reason": failure,
+                "log": str(self.process.log),
+                "last_lines": self.process.last_lines,
+            },
+        )
+        return TrialState.FAIL, None
+
+    def _take(self, epoch, epochs, metrics):
+        metric = self._settings.metric
+        if metric not in metrics:
+            raise SearchError(
+                f"the program writes no metric {metric!r} for its epochs; --metric is one of "
+                f"{', '.join(metrics)}"
+            )
+        score, self.epochs = metrics[metric], epochs
+        if not math.isfinite(score):
+            self._fail(f"{metric} is not finite at epoch {epoch}")
+            return False
+        if epoch in self.scores:
+            return False  # A run that resumed by itself does some again.
+        self.scores[epoch] = score
+        self.trial.report(score, epoch)
+        # After the last epoch nothing is left to be saved.
+        if not self.process.stopping and epoch < epochs and self.trial.should_prune():
+            self._pruned = True
+            self.process.stop()
+        return True
+
+    def _fail(self, reason):
+        if not self.process.stopping and not self.process.ended:
+            self._failure = reason
+            self.process.stop()
+
+    def _own_failure(self):
+        if self.process.exit_code:
+            return self.process.explain()
+        if not self.scores:
+            return (
+                "it ended without an epoch in epochs.jsonl of its --model_dir, where "
+                "tfscale.callbacks.EpochLog writes them"
+            )
+        return None
+
+    def _value(self):
+        if self._settings.score == "last":
+            return self.scores[max(self.scores)]
+        return (max if self._settings.maximize else min)(self.scores.values())

@@ -1,0 +1,75 @@
+"""Which search runs a trial, and whether that search still lives."""
+
+import contextlib
+import fcntl
+import os
+import socket
+import uuid
+from pathlib import Path
+
+from tfscale.tuning.settings import SILENCE_SECONDS
+
+
+class Owner:
+    """This search as others see it: its machine, its process, and a lock file.
+
+    The system drops the lock with the process, however that ends, so a search on the same
+    machine knows at once; those on others see that the heartbeat has stopped.
+
+    Args:
+        folder: path of the search, for the lock file.
+
+    Example:
+
+    >>> with Owner("runs/tuning") as owner:
+    ...     is_mine(owner.card, owner)
+    True
+    """
+
+    def __init__(self, folder):
+        folder = Path(folder).resolve() / ".searches"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self._file = open(self._path, "w")  # noqa: SIM115
+        with contextlib.suppress(OSError):  # A file system without locks: the heartbeat remains.
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.card = {"host": socket.gethostname(), "pid": os.getpid(), "lock": str(self._path)}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+        self._file.close()
+
+
+def is_mine(card, owner):
+    return card is not None and card["lock"] == owner.card["lock"]
+
+
+@contextlib.contextmanager
+def found_dead(card):
+    """Yields whether the search with this card is known to be dead, and holds its lock meanwhile.
+
+    Of several searches that look, one finds so; the others see a lock that is held. A search on
+    another machine, or whose lock file is gone, is not known to be.
+    """
+    dead = False
+    with contextlib.ExitStack() as stack:
+        if card["host"] == socket.gethostname():
+            with contextlib.suppress(OSError):
+                file = stack.enter_context(open(card["lock"]))
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                dead = True
+        yield dead
+
+
+def describe(card):
+    """A card for people."""
+    if card is None:
+        return "a search that has not said which"
+    return (
+        f"the search of process {card['pid']} on {card['host']} (taken for dead after "
+        f"{SILENCE_SECONDS} s of silence)"
+    )
