@@ -53,7 +53,7 @@ def plain():
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_phases_equal_one_loop(plain, replicas, caplog):
     strategy = ONE if replicas == 1 else create_strategy("mirrored", devices_per_worker=2)
-    model, history, watch = runs.run(strategy)
+    model, history, watch = runs.run(strategy, data=runs.data_of(strategy, validate=True))
     expected, rates, losses = plain
     # Weights, batch statistics, momentum, iterations; and the averages, which are not put in the
     # place of the weights before the run ends.
@@ -72,9 +72,9 @@ def test_phases_equal_one_loop(plain, replicas, caplog):
 
 @pytest.mark.slow
 def test_one_phase_is_a_plain_fit(tmp_path):
-    phase = Phase(2, 6, 8)
-    model, history, _ = runs.run(ONE, [phase])
-    parts = runs.data_of(ONE)(phase, 0)
+    phase, data = Phase(2, 6, 8), runs.data_of(ONE, validate=True)
+    model, history, _ = runs.run(ONE, [phase], data=data)
+    parts = data(phase, 0)
     other = runs.build(ONE)
     expected = other.fit(
         parts.dataset, epochs=2, steps_per_epoch=4, verbose=0,
@@ -180,7 +180,7 @@ def test_a_callback_ends_all_phases_and_the_run_stays_ended(tmp_path):
 @pytest.mark.slow
 def test_patience_goes_on_from_phase_to_phase_and_past_a_kill(tmp_path):
     def go(directory, kill=None):
-        stop = keras.callbacks.EarlyStopping("loss", mode="max", patience=2, baseline=99.0)
+        stop = keras.callbacks.EarlyStopping("loss", mode="max", patience=2, min_delta=99.0)
         resume = callbacks.CheckpointAndResume(directory, callbacks=[stop])
         return stop, progressive.fit(
             runs.build(ONE), runs.PHASES, runs.data_of(ONE), resume=resume, verbose=0,
@@ -188,11 +188,11 @@ def test_patience_goes_on_from_phase_to_phase_and_past_a_kill(tmp_path):
         )  # fmt: skip
 
     stop, history = go(tmp_path / "plain")
-    assert stop.stopped_epoch == 1 and history.epoch == [0, 1]
+    assert stop.stopped_epoch == 2 and history.epoch == [0, 1, 2]
     with pytest.raises(Killed):
-        go(tmp_path / "run", KillAt(step=4))
+        go(tmp_path / "run", KillAt(step=8))
     stop, history = go(tmp_path / "run")
-    assert stop.stopped_epoch == 1 and history.epoch == [1]
+    assert stop.stopped_epoch == 2 and history.epoch == [2]
 
 
 # ---------------------------------------------------------------------- callbacks

@@ -35,7 +35,7 @@ def batches(phase):
     return x, (x[..., 0].mean((2, 3)) > 127).astype("int64")
 
 
-def data_of(strategy, begun=None):
+def data_of(strategy, begun=None, validate=False):
     """The function that makes a phase's data; notes (number, step) in the list `begun`."""
 
     def data(phase, step):
@@ -43,18 +43,19 @@ def data_of(strategy, begun=None):
             begun.append((phase.number, step))
         arrays = batches(phase)
 
-        def part(context):
+        def part(context, step=step):
             pipelines, me = context.num_input_pipelines, context.input_pipeline_id
             mine = np.split(np.arange(phase.global_batch_size), pipelines)[me]
             size = phase.global_batch_size // context.num_replicas_in_sync
             parts = tf.data.Dataset.from_tensor_slices(tuple(a[:, mine] for a in arrays))
             return parts.skip(step).repeat().unbatch().batch(size, drop_remainder=True)
 
+        distribute = strategy.distribute_datasets_from_function
         return PhaseData(
-            strategy.distribute_datasets_from_function(part),
+            distribute(part),
             RECORDS // phase.global_batch_size,
-            strategy.distribute_datasets_from_function(part),
-            validation_steps=2,
+            distribute(lambda context: part(context, step=0)) if validate else None,
+            2 if validate else None,
         )
 
     return data
@@ -65,17 +66,17 @@ def build(strategy, side=None):
         keras.utils.set_random_seed(3)
         inputs = keras.Input([side, side, 3], dtype="uint8")
         x = keras.layers.Rescaling(1 / 127.5, offset=-1)(inputs)
-        x = keras.layers.Conv2D(6, 3, name="conv")(x)
+        x = keras.layers.Conv2D(6, 3, use_bias=False, name="conv")(x)
         x = GroupedSyncBatchNormalization(momentum=0.9, name="norm")(x)
         x = keras.layers.ReLU()(x)
         x = keras.layers.GlobalAveragePooling2D()(x)
         x = keras.layers.Dense(2, "softmax", name="head")(x)
         model = keras.Model(inputs, x)
         rate = keras.optimizers.schedules.PolynomialDecay(
-            1.0, progressive.steps_at(PHASES, [4, 4, 8], 4), power=2.0
+            0.1, progressive.steps_at(PHASES, [4, 4, 8], 4), power=2.0
         )
         optimizer = LARS(
-            rate, 0.9, use_ema=True, ema_momentum=0.7,
+            rate, 0.9, trust_coefficient=0.1, use_ema=True, ema_momentum=0.7,
             exclude_from_layer_adaptation=["bias", "gamma", "beta"],
         )  # fmt: skip
         model.compile(optimizer, "sparse_categorical_crossentropy", ["accuracy"])

@@ -85,6 +85,8 @@ def fit(model, phases, data, *, callbacks=(), resume=None, verbose="auto", **fit
         ], resume=tfscale.callbacks.CheckpointAndResume("runs/a/checkpoints"))
     """
     check_model(model)
+    if getattr(model, "optimizer", None) is None:
+        raise ValueError("the model is not compiled: call model.compile(optimizer, loss) first")
     _check_arguments(fit_kwargs)
     phases, callbacks = numbered(phases), list(callbacks)
     _check_input(model, phases)
@@ -113,6 +115,10 @@ def fit(model, phases, data, *, callbacks=(), resume=None, verbose="auto", **fit
             _logger.warning("%s", _line(phases, phase, parts, step, compressions[phase.number]))
         is_last = is_complete or phase is phases[-1]
         last_epoch = begin + phase.epochs - 1
+        # Keras would trace steps of a second size for pictures of any size: slower, not for a TPU,
+        # and not to the bit those of a run that is resumed in this phase.
+        model.make_train_function(force=True)
+        model.make_test_function(force=True)
         model.fit(
             parts.dataset,
             epochs=last_epoch + 1,

@@ -67,7 +67,7 @@ def steps_at(phases, steps_per_epoch, epoch):
     if not 0 <= epoch <= epochs[-1]:
         raise ValueError(f"epoch={epoch} is outside of the run, which has {epochs[-1]} epochs")
     number = min(bisect.bisect_right(epochs, epoch), len(phases)) - 1
-    return begins[number] + round((epoch - epochs[number]) * steps_per_epoch[number])
+    return round(begins[number] + (epoch - epochs[number]) * steps_per_epoch[number])
 
 
 def plan(phases, steps_per_epoch, schedule=None, momentum=None):
