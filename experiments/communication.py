@@ -29,3 +29,21 @@ def compression_phases(run):
             phases[epoch] = TopK(ratio, momentum=run.compression_momentum)
     # Nothing ends with the run's last epoch: a longer run then goes on as it was.
     return phases | ({last: dense} if last < run.epochs else {})
+
+
+def method(run, epoch):
+    """The cost model's `Method` of what is in force in an epoch, from 0, of a `RunConfig`."""
+    from tfscale.distribute.cost_model import Method
+
+    phases = compression_phases(run)
+    compressor = phases[max(start for start in phases if start <= epoch)]
+    ratio = getattr(compressor, "ratio", None)
+    name = "topk" if ratio else compressor if isinstance(compressor, str) else None
+    return Method(
+        "2d" if run.worker_grid is None else "grid",
+        name,
+        bucket_bytes=run.bucket_bytes,
+        streams=run.streams,
+        worker_grid=run.worker_grid,
+        **({"ratio": ratio} if ratio else {}),
+    )

@@ -1,35 +1,10 @@
 """What a run is: one frozen dataclass, whose fields are the training program's flags."""
 
 import dataclasses
-import math
 from typing import Literal
 
+from experiments import run_checks
 from tfscale.config import field as _field
-
-# What a field may be, both ends included. Found here, a mistake costs a second; found by
-# TensorFlow, minutes and a traceback.
-_RANGES = {
-    "image_size": (1, math.inf),
-    "min_crop_area": (0.001, 1),
-    "eval_crop_fraction": (0.001, 1),
-    "norm_group_size": (1, math.inf),
-    "global_batch_size": (1, math.inf),
-    "epochs": (1, math.inf),
-    "base_learning_rate": (0, math.inf),
-    "warmup_epochs": (0, math.inf),
-    "momentum": (0, 0.9999),
-    "weight_decay": (0, math.inf),
-    "label_smoothing": (0, 0.9999),
-    "compression_ratio": (1e-6, 1),
-    "compression_warmup_epochs": (0, math.inf),
-    "compression_momentum": (0, 0.9999),
-    "bucket_bytes": (1, math.inf),
-    "streams": (1, 64),
-    "start_timeout": (0.001, math.inf),
-    "threads": (1, 1024),
-    "seed": (0, 2**32 - 1),  # what NumPy's generators take
-    "save_every": (1, math.inf),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +12,10 @@ class RunConfig:
     """Everything that decides a training run; see `python experiments/train.py --help`."""
 
     # Where things lie
-    dataset: Literal["records", "digits", "fashion_mnist"] = _field(
-        "records", "records = what lies in data_dir; the others are written there where missing"
+    dataset: Literal["records", "digits", "fashion_mnist", "synthetic"] = _field(
+        "records",
+        "records = what lies in data_dir; synthetic = random pixels, nothing on disk, to try a run "
+        "out; the others are written there where missing",
     )
     data_dir: str | None = _field(
         None, "folder of TFRecord shards made by tfscale.data.prepare; none = MODEL_DIR/records"
@@ -48,33 +25,108 @@ class RunConfig:
     )
     train_split: str = _field("train", "name of the training split in data_dir")
     eval_split: str = _field("validation", "name of the held-out split in data_dir")
+    train_images: int | None = _field(
+        None,
+        "training pictures, for synthetic data (none = three batches) and --dry_run (none = those "
+        "in data_dir)",
+    )
+    num_classes: int | None = _field(None, "classes; none = what the records say")
 
     # Model and images
     model: Literal["resnet_small", "resnet50"] = _field("resnet_small", "architecture")
+    width: float = _field(1.0, "multiplies the filters of all layers")
+    blur_pool: bool = _field(False, "blur before every stride of the model but the stem's first")
     image_size: int = _field(16, "height and width of the images that the model sees, in pixels")
+    eval_image_size: int | None = _field(
+        None, "the same in evaluation and in the export; none = as in training"
+    )
     min_crop_area: float = _field(0.6, "smallest share of the image that a training crop keeps")
     eval_crop_fraction: float = _field(
         1.0, "share of the short side that the centre crop of evaluation keeps"
     )
     flip: bool = _field(False, "flip training images left to right at random")
+    flip_eval: bool = _field(
+        False, "evaluate on each picture and its mirror image, by their mean probabilities"
+    )
     norm_group_size: int | None = _field(
         None, "replicas that share batch-norm statistics; none = all of them, 1 = each its own"
+    )
+    norm_span: int | None = _field(
+        None, "instead: examples that share them, at most; the group then follows from the batch"
     )
     precision: Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"] = _field(
         "mixed_bfloat16", "compute type; variables, statistics and sums stay in float32"
     )
 
-    # Optimisation
+    # Batch
     global_batch_size: int = _field(128, "examples per step, over all replicas")
+    per_replica_batch_size: int | None = _field(
+        None, "instead: examples of each replica; the global batch follows from their number"
+    )
+    reference_batch_size: int | None = _field(
+        None,
+        "global batch that the batch sizes of the phases, peak_learning_rate (or "
+        "learning_rate_values) and the warm-up are meant for; with another one they change with it",
+    )
+    reference_replicas: int | None = _field(
+        None, "replicas that reference_batch_size is meant for; a line tells when there are others"
+    )
+    micro_batches: int = _field(
+        1, "parts in which a replica computes its batch, one after another, to save memory"
+    )
+
+    # Optimisation
     epochs: int = _field(15, "passes over the training data")
     optimizer: Literal["lars", "sgd"] = _field("lars", "optimizer")
     base_learning_rate: float = _field(
         32.0, "learning rate at a global batch of 256; scaled linearly to global_batch_size"
     )
-    warmup_epochs: float = _field(2.0, "epochs of linear warm-up")
+    peak_learning_rate: float | None = _field(
+        None, "instead: the learning rate after the warm-up, at reference_batch_size"
+    )
+    end_learning_rate: float | None = _field(
+        None, "learning rate at the end; none = 1e-4 of that after the warm-up"
+    )
+    warmup_epochs: float = _field(2.0, "epochs of linear warm-up; a decay of power 2 follows")
+    learning_rate_epochs: tuple[float, ...] | None = _field(
+        None, "instead of warm-up and decay: epochs, such as 0,14,28, between which ..."
+    )
+    learning_rate_values: tuple[float, ...] | None = _field(
+        None, "... the learning rate goes in straight lines from value to value, such as 0,25,0.2"
+    )
     momentum: float = _field(0.9, "momentum")
-    weight_decay: float = _field(1e-4, "weight decay of lars (not on biases and norm parameters)")
+    momentum_epochs: tuple[float, ...] | None = _field(
+        None, "instead, with lars: epochs between which ..."
+    )
+    momentum_values: tuple[float, ...] | None = _field(
+        None, "... the momentum goes in straight lines from value to value"
+    )
+    nesterov: bool | None = _field(None, "Nesterov's momentum; none = with sgd only")
+    weight_decay: float = _field(
+        1e-4,
+        "weight decay, not on biases and norm parameters; of lars inside the trust ratio and the "
+        "momentum, of sgd beside both: w -= rate * decay * w",
+    )
+    lars_trust_coefficient: float = _field(1e-3, "eta of lars")
+    lars_trust_clip: tuple[float, float] | None = _field(
+        None, "least and largest trust ratio of lars; none = any"
+    )
+    lars_momentum_form: Literal["unscaled", "scaled"] = _field(
+        "unscaled", "momentum of lars over steps with their rates, or without; see tfscale's LARS"
+    )
     label_smoothing: float = _field(0.1, "label smoothing")
+    ema: float | None = _field(
+        None, "evaluate and export an exponential moving average of the weights, such as 0.9999"
+    )
+
+    # Phases
+    phase_epochs: tuple[int, ...] | None = _field(
+        None, "epochs of each phase, such as 13,11,3,1; none = one phase. One value a phase too:"
+    )
+    phase_image_sizes: tuple[int, ...] | None = _field(None, "image_size of each")
+    phase_batch_sizes: tuple[int, ...] | None = _field(None, "global batch of each")
+    phase_min_crop_areas: tuple[float, ...] | None = _field(None, "min_crop_area of each")
+    phase_magnitudes: tuple[float, ...] | None = _field(None, "magnitude of rand_augment in each")
 
     # Distribution
     strategy: Literal["auto", "one_device", "mirrored", "multi_worker_mirrored", "tpu"] = _field(
@@ -141,78 +193,30 @@ class RunConfig:
     save_every: int | None = _field(None, "steps between checkpoints; none = every epoch")
     export: bool = _field(True, "write a SavedModel at the end")
 
-    def __post_init__(self):
-        for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
-            if isinstance(value, int | float) and not (
-                low <= value <= high and math.isfinite(value)
-            ):
-                bounds = f"from {low:g} to {high:g}" if high < math.inf else f"at least {low:g}"
-                raise ValueError(f"--{name}={value} is out of range: it must be {bounds}")
-        if self.cache_budget is not None and self.cache == "none":
-            raise ValueError(f"--cache_budget={self.cache_budget} has no effect with --cache=none")
-        if self.rand_augment is not None and not (
-            self.rand_augment[0] >= 0 and 0 <= self.rand_augment[1] <= 10
-        ):
-            shown = ",".join(f"{value:g}" for value in self.rand_augment)
-            raise ValueError(
-                f"--rand_augment={shown}: wanted a number of operations and a magnitude from 0 to "
-                "10, such as 2,9"
-            )
-        if self.cache_dir is not None and self.cache != "disk":
-            raise ValueError(
-                f"--cache_dir={self.cache_dir} has no effect with --cache={self.cache}; it needs "
-                "--cache=disk"
-            )
-        if not self.model_dir:
-            raise ValueError("--model_dir is empty; it must name a folder")
-        self._check_compression()
+    # Before a long run
+    dry_run: bool = _field(
+        False, "build model and optimizer, print phases, rates, memory, bytes and time; no training"
+    )
+    trial: bool = _field(
+        False, "three steps of each phase on synthetic data, narrow, with small pictures and batch"
+    )
+    assumed_workers: int | None = _field(
+        None, "for --dry_run: workers of the cluster; none = those of TF_CONFIG"
+    )
+    assumed_devices_per_worker: int | None = _field(
+        None, "for --dry_run: replicas of each; none = $TFSCALE_DEVICES_PER_WORKER, else 1"
+    )
+    assumed_images_per_second: tuple[float, ...] | None = _field(
+        None,
+        "for --dry_run: training speed of one device without any exchange: one value for each "
+        "phase, or one for the last, from which the others follow by their pixels",
+    )
+    assumed_link: str | None = _field(
+        None, "for --dry_run: rate of a worker's link, such as 25gbit; none = without limit"
+    )
 
-    def _check_compression(self):
-        """A setting that would have no effect is an error, not a run of another kind."""
-        of_topk = ("compression_ratio", "compression_warmup_epochs", "compression_momentum")
-        for name in (*of_topk, "compression_epochs"):
-            value, default = getattr(self, name), type(self).__dataclass_fields__[name].default
-            needed = "topk" if name in of_topk else "bfloat16, float16, int8 or topk"
-            if value != default and self.compression not in needed.replace(" or", ",").split(", "):
-                shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
-                raise ValueError(
-                    f"--{name}={shown} has no effect with --compression={self.compression}; "
-                    f"it needs --compression={needed}"
-                )
-        first, last = self.compression_epochs or (1, self.epochs)
-        if first < 1:
-            raise ValueError(
-                f"--compression_epochs={first},{last} begins at {first}, but epochs are counted "
-                "from 1, as in 1,13"
-            )
-        if last < first:
-            raise ValueError(
-                f"--compression_epochs={first},{last} has its epochs in the wrong order: the first "
-                f"is later than the last; did you mean {last},{first}?"
-            )
-        if first > self.epochs:
-            raise ValueError(
-                f"--compression_epochs={first},{last} begins after the last of --epochs="
-                f"{self.epochs}"
-            )
-        warmup = self.compression_warmup_epochs
-        if warmup > last - first:
-            raise ValueError(
-                f"--compression_warmup_epochs={warmup} leaves no epoch for the full compression: "
-                f"there are {last - first + 1} compressed epochs ({first} to {last})"
-            )
-        if warmup and self.compression_ratio > 0.25:
-            raise ValueError(
-                f"--compression_warmup_epochs={warmup} goes from a ratio of 0.25 down, but "
-                f"--compression_ratio={self.compression_ratio:g} is above that"
-            )
-        if self.compression_momentum and (self.optimizer != "sgd" or self.momentum):
-            raise ValueError(
-                f"--compression_momentum={self.compression_momentum:g} takes the place of the "
-                f"optimizer's momentum, but --optimizer={self.optimizer} has --momentum="
-                f"{self.momentum:g}; add --optimizer=sgd --momentum=0 (and a learning rate for it)"
-            )
+    def __post_init__(self):
+        run_checks.check(self)
 
     @property
     def records_dir(self):

@@ -5,6 +5,7 @@ One program for one device and for many workers; a launcher starts it once per w
     python experiments/train.py --config=quickstart
     python -m launch.local --workers=2 --devices_per_worker=2 experiments/train.py -- \\
         --config=quickstart --epochs=3
+    python experiments/train.py --config=light_128 --dry_run
     python experiments/train.py --help
 """
 
@@ -22,9 +23,11 @@ from pathlib import Path
 # Started as a file, Python puts experiments/ on the path in place of the folder above it.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from experiments import communication, failures, inputs
+from experiments import communication, failures, inputs, optimization, scaling
+from experiments.imagenet import config as imagenet
+from experiments.imagenet import trial
 from experiments.quickstart import config as quickstart
-from experiments.quickstart.datasets import ensure_records
+from experiments.quickstart.datasets import DATASETS, ensure_records
 from tfscale.cluster import ClusterConfig
 from tfscale.config import parse
 from tfscale.preflight import meet
@@ -33,6 +36,7 @@ CONFIGS = {
     "quickstart": quickstart.digits,
     "fashion_mnist": quickstart.fashion_mnist,
     "folder": quickstart.folder,
+    **imagenet.RECIPES,
 }
 # Fields that may differ between workers: paths are local matters.
 LOCAL_FIELDS = ("data_dir", "model_dir", "cache_dir", "threads")
@@ -46,6 +50,7 @@ def main(argv=None):
     logging.getLogger("tfscale").setLevel(logging.INFO)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
+        run = trial.reduced(run) if run.trial else run
         inputs.check(run)
         cluster = ClusterConfig.from_env()
         if cluster.is_evaluator:
@@ -55,8 +60,14 @@ def main(argv=None):
                 "has no evaluator: its workers evaluate after every epoch. Start workers only, or "
                 "remove 'evaluator' from the job"
             )
+        if run.dry_run:
+            if cluster.is_leader:
+                from experiments.imagenet import plan
+
+                plan.show(run, cluster)
+            return 0
         with failures.run_folder(Path(run.model_dir)) if cluster.is_leader else nullcontext():
-            if run.dataset != "records" and cluster.is_leader:
+            if run.dataset in DATASETS and cluster.is_leader:
                 ensure_records(run.dataset, Path(run.records_dir).resolve())
             # Before TensorFlow loads: a missing worker shows in seconds, not after minutes.
             meet(cluster, declared=declarations(run), timeout_seconds=run.start_timeout)
@@ -88,7 +99,16 @@ def train(run, cluster):
     start = time.monotonic()
     model_dir = Path(run.model_dir)
 
-    from tfscale import callbacks, data, distribute, keras, precision
+    from tfscale import (
+        accumulation,
+        callbacks,
+        distribute,
+        evaluation,
+        keras,
+        precision,
+        progressive,
+    )
+    from tfscale.callbacks.epoch_log import EpochLog
     from tfscale.export import export
 
     # Workers must not draw the same dropout masks; their weights are those of the leader.
@@ -99,28 +119,23 @@ def train(run, cluster):
         timeout_seconds=run.start_timeout,
     )
     topology = distribute.topology_of(strategy)
+    run, change = scaling.for_replicas(run, topology)
+    if change and cluster.is_leader:
+        print(change, flush=True)
     # "auto" looks at the devices, which may differ from worker to worker.
     distribute.agree(strategy, "precision", precision.set_global_policy(run.precision))
 
     # ------------------------------------------------------------------ data
-    describe = functools.partial(
-        data.describe,
-        run.records_dir,
-        global_batch_size=run.global_batch_size,
-        num_replicas=topology.num_replicas,
-        num_workers=topology.workers,
-        label_offset=run.label_offset,
-        on_error=run.on_error,
-    )
-    contract = describe(split=run.train_split, seed=run.seed, training=True)
+    pictures = inputs.pictures(run, topology)
     # Before the first step: workers with other records would train without any error.
-    distribute.agree(strategy, "data", contract.fingerprint())
+    distribute.agree(strategy, "data", pictures.fingerprint())
     resume = callbacks.CheckpointAndResume(
         model_dir / "checkpoints",
         save_every=run.save_every,
         state={
-            "data": contract.fingerprint(),
+            "data": pictures.fingerprint(),
             "model": run.model,
+            "blur_pool": run.blur_pool,  # which no variable tells of
             "image_size": run.image_size,
             "global_batch_size": run.global_batch_size,
         },
@@ -132,102 +147,88 @@ def train(run, cluster):
             )
         return 0
 
-    held_out = describe(split=run.eval_split, num_classes=contract.num_classes, training=False)
-    failures.check_same_classes(contract, held_out)
+    phases = inputs.phases(run)
+    steps_per_epoch = [pictures.steps_per_epoch(phase.global_batch_size) for phase in phases]
 
-    def train_data(context):
-        return data.train_dataset(
-            run.records_dir,
-            run.global_batch_size,
-            run.image_size,
-            input_context=context,
-            split=run.train_split,
-            seed=run.seed,
-            initial_step=resume.initial_step,
-            num_classes=contract.num_classes,
-            label_offset=run.label_offset,
-            on_error=run.on_error,
-            **inputs.train_options(run),
-        )
+    def phase_data(phase, step):
+        training = strategy.distribute_datasets_from_function(pictures.train(phase, step))
+        return progressive.PhaseData(training, steps_per_epoch[phase.number])
 
-    def eval_data(context):
-        return data.eval_dataset(
-            run.records_dir,
-            run.global_batch_size,
-            run.image_size,
-            input_context=context,
-            split=run.eval_split,
-            crop_fraction=run.eval_crop_fraction,
-            num_classes=contract.num_classes,
-            label_offset=run.label_offset,
-            on_error=run.on_error,
-            threads=run.threads,
-            rectangular=run.rectangular_eval,
-        )
+    # One at a time, and the last phase's once more at the end.
+    @functools.lru_cache(maxsize=1)
+    def held_out(image_size):
+        size = run.eval_image_size or image_size
+        return strategy.distribute_datasets_from_function(pictures.evaluation(size))
 
     # ------------------------------------------------------------------ model
     # Without an all-reduce (one device, a TPU) nobody else would apply this momentum.
     alone = distribute.plan_of(strategy) is None
-    momentum = run.compression_momentum if alone and run.compression_momentum else run.momentum
+    momentum = run.compression_momentum if alone and run.compression_momentum else None
     with strategy.scope():
-        model = build_model(run, contract.num_classes)
+        model = optimization.build_model(run, pictures.num_classes, fixed_size(run, phases))
         model.compile(
             optimizer=precision.scale_loss_optimizer(
-                build_optimizer(run, contract.steps_per_epoch, momentum)
+                optimization.build_optimizer(run, phases, steps_per_epoch, momentum)
             ),
-            loss=sparse_loss(run, contract.num_classes),
+            loss=optimization.sparse_loss(run, pictures.num_classes),
             metrics=["accuracy"],
         )
+    if run.micro_batches > 1:
+        accumulation.accumulate_gradients(model, run.micro_batches)
 
     # ------------------------------------------------------------------ fit
-    throughput = callbacks.Throughput(run.global_batch_size)
-    phases = communication.compression_phases(run)
-    schedule = [callbacks.CompressionSchedule(phases)] if len(phases) > 1 else []
-    validation = strategy.distribute_datasets_from_function(eval_data)
-    model.fit(
-        strategy.distribute_datasets_from_function(train_data),
-        epochs=run.epochs,
-        steps_per_epoch=contract.steps_per_epoch,
-        validation_data=validation,
-        validation_steps=held_out.steps_per_epoch,
-        verbose=0,
+    scores = {"steps": pictures.eval_steps, "averaged": run.ema is not None, "flip": run.flip_eval}
+    compressions = communication.compression_phases(run)
+    speeds = [callbacks.Throughput(phase.global_batch_size) for phase in phases]
+    progressive.fit(
+        model,
+        phases,
+        phase_data,
         callbacks=[
             callbacks.StopOnNonFinite(),  # First, so that nothing is saved of a lost model.
-            throughput,
-            *schedule,
-            callbacks.TensorBoard(model_dir / "logs", run.global_batch_size),
-            callbacks.Progress(run.global_batch_size),
-            resume,
+            lambda phase: callbacks.Evaluation(held_out(phase.image_size), **scores),
+            lambda phase: speeds[phase.number],
+            *([callbacks.CompressionSchedule(compressions)] if len(compressions) > 1 else []),
+            lambda phase: callbacks.TensorBoard(model_dir / "logs", phase.global_batch_size),
+            lambda phase: callbacks.Progress(phase.global_batch_size),
+            EpochLog(model_dir / "epochs.jsonl"),
+            callbacks.FollowLeader(),
         ],
+        resume=resume,
+        verbose=0,
     )
-    results = model.evaluate(
-        validation, steps=held_out.steps_per_epoch, verbose=0, return_dict=True
-    )
+    results = evaluation.evaluate(model, held_out(run.image_size), **scores)
     if run.export:
         if cluster.is_leader:
             print(f"exporting to {model_dir / 'export'} ...", flush=True)
         export(
             model,
             model_dir / "export",
-            image_size=run.image_size,
-            class_names=contract.class_names,
+            image_size=run.eval_image_size or run.image_size,
+            class_names=pictures.class_names,
             crop_fraction=run.eval_crop_fraction,
         )
 
     # ------------------------------------------------------------------ summary
+    from tfscale import data
+
     skipped = distribute.gather_values(
         strategy, "skipped records", len(data.skipped_records()), timeout_seconds=600
     )
+    # Not measured where there were too few steps after the first ones, which trace the graph.
+    measured = [speed.images_per_second if speed.epochs else None for speed in speeds]
     summary = {
-        "accuracy": results["accuracy"],
+        "accuracy": results["top_1"],
+        "top_5": results["top_5"],
         "loss": results["loss"],
-        # Not measured where there were too few steps after the first ones, which trace the graph.
-        "images_per_second": throughput.images_per_second if throughput.epochs else None,
+        "images_per_second": measured[-1],
+        "images_per_second_of_phases": measured,
         "workers": topology.workers,
         "devices_per_worker": topology.devices_per_worker,
         "global_batch": run.global_batch_size,
         "epochs": run.epochs,
         "skipped_records": sum(skipped),
+        "input": inputs.summary(run),
         "wall_seconds": time.monotonic() - start,
         "export_dir": str(model_dir / "export") if run.export else None,
         "log_dir": str(model_dir / "logs"),
@@ -243,59 +244,10 @@ def train(run, cluster):
     return 0
 
 
-def build_model(run, num_classes):
-    from tfscale import layers, models
-
-    def norm(**kwargs):
-        return layers.GroupedSyncBatchNormalization(
-            group_size=run.norm_group_size, momentum=0.9, epsilon=1e-5, **kwargs
-        )
-
-    build = getattr(models.resnet, run.model)
-    side = None if run.rectangular_eval else run.image_size
-    shape = (side, side, 3)
-    return build(input_shape=shape, num_classes=num_classes, norm=norm)
-
-
-def build_optimizer(run, steps_per_epoch, momentum):
-    """The optimizer with linear scaling, warm-up and polynomial decay of power 2."""
-    from tfscale import keras, optimizers
-
-    peak = optimizers.schedules.scale_learning_rate(run.base_learning_rate, run.global_batch_size)
-    warmup = round(run.warmup_epochs * steps_per_epoch)
-    if run.warmup_epochs > run.epochs:
-        logging.getLogger("tfscale").warning(
-            "the warm-up of %g epochs is longer than the run of %d: the learning rate ends below "
-            "its peak",
-            run.warmup_epochs,
-            run.epochs,
-        )
-    decay = keras.optimizers.schedules.PolynomialDecay(
-        peak,
-        max(1, run.epochs * steps_per_epoch - warmup),
-        end_learning_rate=peak * 1e-4,
-        power=2.0,
-    )
-    schedule = optimizers.schedules.LinearWarmup(decay, warmup)
-    if run.optimizer == "sgd":
-        nesterov = not run.compression_momentum  # that one's is plain
-        return keras.optimizers.SGD(schedule, momentum=momentum, nesterov=nesterov)
-    return optimizers.LARS(schedule, momentum=momentum, weight_decay=run.weight_decay)
-
-
-def sparse_loss(run, num_classes):
-    """Cross-entropy of integer labels, with label smoothing."""
-    import tensorflow as tf
-
-    from tfscale import keras
-
-    def smoothed_cross_entropy(labels, probabilities):
-        one_hot = tf.one_hot(tf.cast(tf.reshape(labels, [-1]), tf.int32), num_classes)
-        return keras.losses.categorical_crossentropy(
-            one_hot, probabilities, label_smoothing=run.label_smoothing
-        )
-
-    return smoothed_cross_entropy
+def fixed_size(run, phases):
+    """The side of all pictures that the model will meet; None where they differ."""
+    sizes = {phase.image_size for phase in phases} | {run.eval_image_size or run.image_size}
+    return None if run.rectangular_eval or len(sizes) > 1 else sizes.pop()
 
 
 def write_json(path, value):

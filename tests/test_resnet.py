@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfscale import keras
 from tfscale.layers.sync_batch_norm import GroupedSyncBatchNormalization
-from tfscale.models import resnet
+from tfscale.models import blocks, resnet
 from tfscale.models.resnet import IMAGENET_MEAN, IMAGENET_STD
 
 RANDOM = np.random.RandomState(0)
@@ -253,6 +253,76 @@ def test_logits_and_kernel_regularizer():
     assert len(model.losses) == len(kernels)
 
 
+# ---------------------------------------------------------------- width and blur
+def test_width_multiplies_filters():
+    narrow = resnet.resnet_small((16, 16, 3), width=0.5)
+    plain = resnet.resnet_small((16, 16, 3), widths=(8, 16, 32))
+    assert [tuple(v.shape) for v in narrow.weights] == [tuple(v.shape) for v in plain.weights]
+    thin = resnet.resnet_small((16, 16, 3), widths=(16, 16, 16), width=0.001)
+    assert thin.get_layer("stage3_block1_relu").output.shape[-1] == 1
+
+
+def blurred(images):
+    """[1, 2, 1] x [1, 2, 1] / 16 of [batch, height, width, channels], zeros around."""
+    padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    height, width = images.shape[1:3]
+    total = np.zeros_like(images, dtype="float64")
+    for i, a in enumerate((1, 2, 1)):
+        for j, b in enumerate((1, 2, 1)):
+            total += a * b * padded[:, i : i + height, j : j + width]
+    return total / 16
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("shape", [(2, 7, 6, 3), (1, 1, 2, 4)])
+def test_blur_is_the_binomial_filter(stride, shape):
+    images = RANDOM.normal(size=shape).astype("float32")
+    found = blocks.blur(tf.constant(images), stride, "blur")
+    expected = blurred(images.astype("float64"))[:, ::stride, ::stride]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_blur_pool_comes_before_each_stride_but_the_stems():
+    build = functools.partial(resnet.resnet, (1, 1), (4, 8), input_shape=(32, 32, 3), num_classes=2)
+    plain, blurring = build(), build(blur_pool=True)
+    assert [v.name for v in plain.weights] == [v.name for v in blurring.weights]
+    assert {layer.name for layer in blurring.layers} - {layer.name for layer in plain.layers} == {
+        f"{place}_blur_{part}"
+        for place in ("stem_pool", "stage2_block1_conv2", "stage2_block1_shortcut_conv")
+        for part in ("pad", "mean1", "mean2")
+    }
+    for name in ("stem_pool_blur_mean2", "stage2_block1_relu", "stage1_block1_relu"):
+        assert (
+            blurring.get_layer(name).output.shape[1:3]
+            == plain.get_layer(name.removesuffix("_blur_mean2")).output.shape[1:3]
+        )
+    randomize(plain)
+    blurring.set_weights(plain.get_weights())
+    images = pixels(2, 32, 32, 3)
+    taken = ["stem_bn_relu", "stem_pool_blur_mean2", "stage1_block1_relu"]
+    stem, pooled, block = keras.Model(
+        blurring.input, [blurring.get_layer(name).output for name in taken]
+    )(images)
+    maxima = tf.nn.max_pool2d(stem, 3, 1, "SAME").numpy().astype("float64")
+    np.testing.assert_allclose(pooled, blurred(maxima)[:, ::2, ::2], rtol=1e-5, atol=1e-5)
+    kernel = plain.get_layer("stage2_block1_shortcut_conv").get_weights()[0].astype("float64")
+    expected = blurred(block.numpy().astype("float64"))[:, ::2, ::2] @ kernel[0, 0]
+    shortcut = keras.Model(
+        blurring.input, blurring.get_layer("stage2_block1_shortcut_conv").output
+    )(images)
+    np.testing.assert_allclose(shortcut, expected, rtol=1e-4, atol=1e-4)
+    assert not np.allclose(plain(images), blurring(images), atol=1e-3)
+
+
+def test_blur_pool_trains_in_half_precision_and_is_keras_alone():
+    keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    model = resnet.resnet_small((16, 16, 3), 2, depths=(1, 1), widths=(4, 8), blur_pool=True)
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    model.fit(pixels(4, 16, 16, 3), np.array([0, 1, 0, 1]), verbose=0)
+    modules = {type(layer).__module__.partition(".")[0] for layer in model.layers}
+    assert modules == {keras.__name__}
+
+
 @pytest.mark.parametrize("size", [32, 45, 64])
 def test_any_size_from_32_pixels(size):
     model = resnet.resnet((1, 1, 1, 1), (4, 4, 8, 8), input_shape=(None, None, 3), num_classes=7)
@@ -281,6 +351,7 @@ def test_save_and_load(tmp_path, extension):
         (dict(depths=()), "depths must hold a positive integer for each stage"),
         (dict(widths=(8, 0)), r"got \(8, 0\)"),
         (dict(block="wide"), "one of 'basic', 'bottleneck'; got 'wide'"),
+        (dict(width=0), "width must be a number above 0"),
         (dict(stem="tiny"), "one of 'imagenet', 'small'; got 'tiny'"),
         (dict(num_classes=0), "num_classes must be a positive integer; got 0"),
         (dict(input_shape=(32, 32)), "channels last and without the batch"),

@@ -41,6 +41,14 @@ def restored_logging():
         "--momentum=1",
         "--weight_decay=-1",
         "--label_smoothing=2",
+        "--width=0",
+        "--micro_batches=0",
+        "--ema=1",
+        "--lars_trust_coefficient=0",
+        "--momentum_values=0.9,1",
+        "--phase_epochs=1,0",
+        "--phase_min_crop_areas=0.5,2",
+        "--train_images=0",
         "--bucket_bytes=0",
         "--bucket_bytes=many",
         "--compression=zip",
@@ -93,6 +101,57 @@ def test_the_ranges_let_through_what_is_usual():
     ],
 )
 def test_flags_of_compression_that_do_not_fit(flags, said, capsys):
+    with pytest.raises(SystemExit):
+        train.main(flags.split())
+    found = capsys.readouterr().err
+    assert re.search(said, found) and found.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        ("--phase_image_sizes=8,16", "no effect without --phase_epochs"),
+        ("--phase_epochs=5,10 --phase_image_sizes=16", "has 1 values, but there are 2 phases"),
+        ("--phase_epochs=5,5", "--epochs=15, but the phases have 10 epochs"),
+        ("--phase_epochs=5,10 --phase_image_sizes=8,12", "--image_size=16 is not .* make it 12"),
+        ("--phase_epochs=5,10 --phase_batch_sizes=64,32", "meant for, 128 .--global_batch_size"),
+        ("--phase_epochs=5,10 --phase_magnitudes=3,9", "no effect without --rand_augment"),
+        ("--learning_rate_epochs=0,15", "--learning_rate_epochs needs --learning_rate_values"),
+        ("--momentum_values=0.9,0.8", "--momentum_values needs --momentum_epochs"),
+        ("--learning_rate_epochs=0,5 --learning_rate_values=1", "as many of one as of the other"),
+        ("--learning_rate_epochs=5,0 --learning_rate_values=1,2", "must ascend, to 15"),
+        ("--learning_rate_epochs=0,16 --learning_rate_values=1,2", "must ascend, to 15"),
+        (
+            "--learning_rate_epochs=0,15 --learning_rate_values=1,2 --warmup_epochs=1",
+            "--warmup_epochs=1.0 has no effect with --learning_rate_values",
+        ),
+        (
+            "--momentum_epochs=0,15 --momentum_values=0.9,0.8 --momentum=0.5",
+            "--momentum=0.5 has no effect with --momentum_values",
+        ),
+        (
+            "--momentum_epochs=0,15 --momentum_values=0.9,0.8 --optimizer=sgd",
+            "--momentum_values=0.9,0.8 has no effect with --optimizer=sgd",
+        ),
+        ("--peak_learning_rate=1 --base_learning_rate=2", "with --peak_learning_rate"),
+        ("--reference_batch_size=64", "no effect without --peak_learning_rate or"),
+        ("--per_replica_batch_size=8 --peak_learning_rate=1", "by --reference_batch_size"),
+        (
+            "--config=light_128 --global_batch_size=8192",
+            "no effect with --per_replica_batch_size=256.*--per_replica_batch_size=none",
+        ),
+        ("--norm_span=64 --norm_group_size=2", "no effect with --norm_span=64"),
+        ("--optimizer=sgd --lars_trust_clip=0,1", "no effect with --optimizer=sgd"),
+        ("--lars_trust_clip=1,0.5", "did you mean 0.5,1"),
+        (
+            "--optimizer=sgd --momentum=0 --compression=topk --compression_momentum=0.9 "
+            "--nesterov=true",
+            "--nesterov=True has no effect with --compression_momentum",
+        ),
+        ("--dataset=synthetic", "--dataset=synthetic needs --num_classes"),
+    ],
+)
+def test_settings_without_effect_are_refused(flags, said, capsys):
     with pytest.raises(SystemExit):
         train.main(flags.split())
     found = capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 import numbers
 
 from tfscale._keras import keras
@@ -115,6 +116,8 @@ def resnet(
     kernel_regularizer=None,
     mean=IMAGENET_MEAN,
     std=IMAGENET_STD,
+    width=1.0,
+    blur_pool=False,
     name="resnet",
 ):
     """Returns a residual network that takes images of 0 to 255 and gives class probabilities.
@@ -151,6 +154,10 @@ def resnet(
             the optimizer.
         mean: per channel, in units of the pixel. Defaults to ImageNet's.
         std: likewise.
+        width: `float`, multiplies `widths`; rounded, at least 1. Defaults to 1.0.
+        blur_pool: `bool`, whether what is strided is blurred first, against aliasing: the input
+            of a block's strided convolutions, the shortcut's included, and the maxima of the
+            stem's pooling, but not the images before the stem. No weights more. Defaults to False.
         name: `str`. Defaults to `"resnet"`.
 
     Returns:
@@ -166,23 +173,27 @@ def resnet(
     >>> model = resnet.resnet((2, 2, 2, 2), (64, 128, 256, 512), block="basic")  # ResNet-18
     >>> model.output_shape
     (None, 1000)
+
+    Reference, of `blur_pool`: Zhang 2019, https://arxiv.org/abs/1904.11486; blurred before the
+    strided convolution in place of after it, which costs less, as in MosaicML's Composer.
     """
     _check_arguments(depths, widths, block, stem, input_shape, num_classes, mean, std)
-    build = BlockBuilder(_checked_norm(norm), keras.regularizers.get(kernel_regularizer))
+    widths = [max(1, round(_checked_width(width) * each)) for each in widths]
+    build = BlockBuilder(_checked_norm(norm), keras.regularizers.get(kernel_regularizer), blur_pool)
 
     images = keras.Input(input_shape, name="images")
     x = _normalized(images, mean, std)
     if stem == "imagenet":
         x = build.conv(x, widths[0], 7, 2, "stem_conv")
         x = build.norm_relu(x, "stem_bn")
-        x = _layers.MaxPooling2D(3, 2, padding="same", name="stem_pool")(x)
+        x = build.max_pool(x, "stem_pool")
     else:
         x = build.conv(x, widths[0], 3, 1, "stem_conv")
         x = build.norm_relu(x, "stem_bn")
-    for stage, (depth, width) in enumerate(zip(depths, widths, strict=True), start=1):
+    for stage, (depth, filters) in enumerate(zip(depths, widths, strict=True), start=1):
         for index in range(1, depth + 1):
             stride = 2 if stage > 1 and index == 1 else 1
-            x = build.block(x, block, width, stride, f"stage{stage}_block{index}")
+            x = build.block(x, block, filters, stride, f"stage{stage}_block{index}")
     # Means over many pixels and sums over many features: bfloat16 would keep 8 bits of them.
     x = _layers.GlobalAveragePooling2D(dtype="float32", name="pool")(x)
     x = _layers.Dense(
@@ -205,6 +216,14 @@ def _normalized(images, mean, std):
         dtype="float32",
         name="normalize",
     )(images)
+
+
+def _checked_width(width):
+    if not isinstance(width, numbers.Real) or isinstance(width, bool) or not 0 < width < math.inf:
+        raise ValueError(
+            f"width must be a number above 0, of which 1 changes nothing; got {width!r}."
+        )
+    return width
 
 
 def _checked_norm(norm):
