@@ -113,6 +113,7 @@ def test_the_best_is_found_shown_written_and_ready_to_run(tmp_path, monkeypatch)
     assert json.loads(again[-1])["metrics"]["val_accuracy"] == rows[0]["value"]
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_the_search_and_another_does_not(tmp_path):
     again = {"trials": 12, "seed": 3, "pruner": "none"}  # ten are random
     first, _ = run(tmp_path / "a", "--epochs=1", **again)
@@ -138,6 +139,7 @@ def test_minimizing_and_the_best_epoch(tmp_path):
         run(tmp_path, score="best", trials=3)
 
 
+@pytest.mark.slow
 def test_plots_are_drawn_of_what_is_there(tmp_path):
     pytest.importorskip("matplotlib")
     import matplotlib

@@ -7,6 +7,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         "CheckpointAndResume": "tfscale.callbacks.checkpoint",
         "CompressionSchedule": "tfscale.callbacks.compression_schedule",
+        "EpochLog": "tfscale.callbacks.epoch_log",
         "Evaluation": "tfscale.callbacks.evaluation",
         "FollowLeader": "tfscale.callbacks.follow_leader",
         "Progress": "tfscale.callbacks.progress",
