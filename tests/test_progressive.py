@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import shutil
 import types
 
 import numpy as np
@@ -53,7 +54,7 @@ def plain():
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_phases_equal_one_loop(plain, replicas, caplog):
     strategy = ONE if replicas == 1 else create_strategy("mirrored", devices_per_worker=2)
-    model, history, watch = runs.run(strategy, data=runs.data_of(strategy, validate=True))
+    model, history, watch = runs.run(strategy)
     expected, rates, losses = plain
     # Weights, batch statistics, momentum, iterations; and the averages, which are not put in the
     # place of the weights before the run ends.
@@ -61,7 +62,7 @@ def test_phases_equal_one_loop(plain, replicas, caplog):
     assert model.optimizer.use_ema
     assert watch.seen == list(zip(range(1, 21), rates, strict=True))
     np.testing.assert_allclose(history.history["loss"], losses, rtol=1e-6)
-    assert history.epoch == [0, 1, 2, 3] and len(history.history["val_loss"]) == 4
+    assert history.epoch == [0, 1, 2, 3]
     assert history.params["epochs"] == 4 and model.history is history
     assert [r.getMessage() for r in caplog.records if r.getMessage().startswith("phase")] == [
         "phase 1 of 3: 6 pixels, batch 8, 1 epoch of 4 steps, uncompressed",
@@ -109,7 +110,8 @@ class KillAt(keras.callbacks.Callback):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    return runs.run(ONE, directory=tmp_path_factory.mktemp("plain"))
+    directory = tmp_path_factory.mktemp("plain")
+    return *runs.run(ONE, directory=directory), directory
 
 
 @pytest.mark.slow
@@ -117,15 +119,12 @@ def undisturbed(tmp_path_factory):
     "kill, save_every, begun",
     [
         (KillAt(step=7), 2, [(1, 2), (2, 0)]),  # in mid-epoch of phase 2
-        (KillAt(step=10), None, [(1, 4), (2, 0)]),  # from the second epoch of phase 2
-        (KillAt(step=12), None, [(2, 0)]),  # before the first step of phase 3
         (KillAt(epoch_end=2), 2, [(1, 6), (2, 0)]),  # after phase 2, before its save
-        ("data", None, [(2, 0)]),  # between two phases
-        (KillAt(epoch_end=3), 2, [(2, 6)]),
+        ("data", 4, [(2, 0)]),  # between two phases
     ],
 )
 def test_resumed_equals_undisturbed_to_the_bit(undisturbed, tmp_path, kill, save_every, begun):
-    plain, history, watch = undisturbed
+    plain, history, watch, _ = undisturbed
     make = runs.data_of(ONE)
 
     def dies(phase, step):
@@ -178,24 +177,37 @@ def test_a_callback_ends_all_phases_and_the_run_stays_ended(tmp_path):
 
 
 @pytest.mark.slow
-def test_patience_goes_on_from_phase_to_phase_and_past_a_kill(tmp_path):
-    def go(directory, kill=None):
+def test_patience_goes_on_from_phase_to_phase_and_past_a_kill(tmp_path, capsys):
+    def go(kill):
         stop = keras.callbacks.EarlyStopping("loss", mode="max", patience=2, min_delta=99.0)
-        resume = callbacks.CheckpointAndResume(directory, callbacks=[stop])
-        return stop, progressive.fit(
-            runs.build(ONE), runs.PHASES, runs.data_of(ONE), resume=resume, verbose=0,
-            callbacks=[stop, *([kill] if kill else [])],
+        resume = callbacks.CheckpointAndResume(tmp_path, callbacks=[stop])
+        history = progressive.fit(
+            small_model(), runs.PHASES, runs.data_of(ONE), callbacks=[stop, kill], resume=resume,
+            verbose=2,
         )  # fmt: skip
+        return stop, history
 
-    stop, history = go(tmp_path / "plain")
-    assert stop.stopped_epoch == 2 and history.epoch == [0, 1, 2]
     with pytest.raises(Killed):
-        go(tmp_path / "run", KillAt(step=8))
-    stop, history = go(tmp_path / "run")
+        go(KillAt(step=8))
+    # The first epoch is the best, and the only one of phase 1; two more, of phase 2, are waited
+    # for, one before the kill and one after it.
+    stop, history = go(KillAt())
     assert stop.stopped_epoch == 2 and history.epoch == [2]
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Epoch")]
+    assert shown == ["Epoch 1/4", "Epoch 2/4", "Epoch 3/4", "Epoch 3/4"]
 
 
 # ---------------------------------------------------------------------- callbacks
+
+
+def small_model():
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input([None, None, 3])
+    x = keras.layers.GlobalAveragePooling2D()(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(x))
+    rate = keras.optimizers.schedules.PolynomialDecay(0.01, 20)
+    model.compile(keras.optimizers.SGD(rate), "sparse_categorical_crossentropy")
+    return model
 
 
 @pytest.mark.slow
@@ -210,38 +222,33 @@ def test_callbacks_see_one_run(tmp_path):
         # TensorFlow names files by the second.
         return callbacks.TensorBoard(tmp_path / str(phase.number), phase.global_batch_size, 1)
 
-    given = [throughput, board, lambda phase: callbacks.Progress(phase.global_batch_size, 0, out)]
-    model, *_ = runs.run(ONE, extra=given)
+    watch = Watch()
+    history = progressive.fit(
+        small_model(), runs.PHASES, runs.data_of(ONE, validate=True), verbose=0,
+        callbacks=[
+            throughput, board, lambda phase: callbacks.Progress(phase.global_batch_size, 0, out),
+            watch,
+        ],
+    )  # fmt: skip
+    assert [step for step, _ in watch.seen] == list(range(1, 21))
+    assert history.epoch == [0, 1, 2, 3] and len(history.history["val_loss"]) == 4
     assert [len(speed.epochs) for speed in speeds] == [1, 2, 1]
-    assert [speed._global_batch_size for speed in speeds] == [8, 8, 4]
+    for speed, batch in zip(speeds, (8, 8, 4), strict=True):
+        if len(speed.epochs) == 1:
+            rate = speed.images_per_second * speed.step_seconds
+            assert rate == pytest.approx(batch)
     lines = [line for line in out.getvalue().splitlines() if line.startswith("epoch")]
     places = [line.split("  loss")[0] for line in lines]
     assert places[0] == "epoch 1/4  step 2/4" and places[-1] == "epoch 4/4  step 8/8"
     assert "epoch 3/4  step 4/4" in places
     assert out.getvalue().count("traced in") == 3
-    rates, epochs = {}, {}
+    points = {}
     for path in tmp_path.rglob("events.*"):
         for event in tf.compat.v1.train.summary_iterator(str(path)):
             for value in event.summary.value:
-                if value.tag == "epoch":
-                    epochs[event.step] = value.simple_value
-                if value.tag == "learning_rate":
-                    rates[event.step] = value.simple_value
-    assert epochs == {4: 1, 8: 2, 12: 3, 20: 4}
-    assert sorted(rates) == list(range(1, 21))
-
-
-@pytest.mark.slow
-def test_keras_shows_the_epochs_of_the_whole_run(capsys):
-    watch = Watch()
-    progressive.fit(
-        runs.build(ONE), runs.PHASES[:2], runs.data_of(ONE), callbacks=[watch], verbose=2
-    )
-    said = capsys.readouterr().out
-    assert [line for line in said.splitlines() if line.startswith("Epoch")] == [
-        "Epoch 1/3", "Epoch 2/3", "Epoch 3/3"
-    ]  # fmt: skip
-    assert len(watch.seen) == 12
+                points.setdefault(value.tag, {})[event.step] = value.simple_value
+    assert points["epoch"] == {4: 1, 8: 2, 12: 3, 20: 4}
+    assert sorted(points["learning_rate"]) == list(range(1, 21))
 
 
 # ---------------------------------------------------------------------- what is refused
@@ -295,8 +302,18 @@ def test_mistakes_are_named_before_anything_is_trained(untrained, phases, option
 def test_things_of_another_kind_are_named(untrained, phases, options, message):
     with pytest.raises(TypeError, match=message):
         progressive.fit(untrained, phases, runs.data_of(ONE), **options)
+
+
+def test_data_of_another_kind_is_named(untrained):
     with pytest.raises(TypeError, match=r"must return a .*PhaseData, got 3 for phase 1"):
         progressive.fit(untrained, runs.PHASES, lambda phase, step: 3)
+
+
+def test_a_model_that_is_not_compiled_is_named():
+    inputs = keras.Input([None, None, 3])
+    model = keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(inputs))
+    with pytest.raises(ValueError, match="the model is not compiled"):
+        progressive.fit(model, runs.PHASES, runs.data_of(ONE))
 
 
 def test_a_model_of_one_size_is_refused_with_the_sizes():
@@ -319,27 +336,29 @@ def test_data_of_another_size_than_the_phase_is_refused(untrained, replicas):
 
 
 @pytest.mark.slow
-def test_what_changed_since_the_run_was_saved_is_named(tmp_path):
-    with pytest.raises(Killed):
-        runs.run(ONE, directory=tmp_path, extra=[KillAt(step=7)])
+def test_what_changed_since_the_run_was_saved_is_named(undisturbed, tmp_path):
+    *_, saved = undisturbed
+    directory = shutil.copytree(saved, tmp_path / "copy")
     first, second, third = runs.PHASES
     with pytest.raises(ValueError, match=r"phase 1.image_size = 6, but this run has 5"):
-        runs.run(ONE, [dataclasses.replace(first, image_size=5), second, third], tmp_path)
+        runs.run(ONE, [dataclasses.replace(first, image_size=5), second, third], directory)
     with pytest.raises(ValueError, match="saved by a run with phases, but this run has none"):
         runs.build(ONE).fit(
             runs.data_of(ONE)(first, 0).dataset, steps_per_epoch=4, verbose=0,
-            callbacks=[callbacks.CheckpointAndResume(tmp_path)],
+            callbacks=[callbacks.CheckpointAndResume(directory)],
         )  # fmt: skip
+    longer = [first, second, dataclasses.replace(third, epochs=2)]
 
     def shorter(phase, step):
         return dataclasses.replace(runs.data_of(ONE)(phase, step), steps_per_epoch=3)
 
-    message = "phase 2 was saved at its epoch 1, step 2, with 4 steps an epoch, but its data has 3"
+    message = "phase 3 was saved at its epoch 2, step 0, with 8 steps an epoch, but its data has 3"
     with pytest.raises(ValueError, match=message):
-        runs.run(ONE, directory=tmp_path, data=shorter)
-    # What has not begun may change.
-    _, history, _ = runs.run(ONE, [first, second, dataclasses.replace(third, epochs=2)], tmp_path)
-    assert history.epoch == [1, 2, 3, 4]
+        runs.run(ONE, longer, directory, data=shorter)
+    begun = []
+    _, history, watch = runs.run(ONE, longer, directory, data=runs.data_of(ONE, begun))
+    assert begun == [(2, 8)] and history.epoch == [4]
+    assert [step for step, _ in watch.seen] == list(range(21, 29))
 
 
 @pytest.mark.parametrize(
