@@ -220,7 +220,9 @@ def _for_each_part(run_part, values, split, sums):
         start = (tf.constant(0), sums)
         return tf.while_loop(is_left, turn, start, parallel_iterations=1)[1]
 
-    if tf.__internal__.distribute.strategy_supports_no_merge_call():
+    context = tf.distribute.get_replica_context()
+    no_merge_call = tf.__internal__.distribute.strategy_supports_no_merge_call
+    if isinstance(context.strategy, tf.distribute.TPUStrategy) or no_merge_call():
         # In XLA programs on TPU and GPU a replica's exchanges may stand in a loop.
         return loop(run_part, values, split, sums, split.parts)
 
@@ -231,7 +233,6 @@ def _for_each_part(run_part, values, split, sums):
         parts = strategy.experimental_local_results(split.parts)[0]
         return loop(run, values, split, sums, parts)
 
-    context = tf.distribute.get_replica_context()
     return context.merge_call(outside_replicas, args=(values, split, sums))
 
 
