@@ -11,6 +11,7 @@ import time
 import typing
 from pathlib import Path
 
+import optuna
 import pytest
 
 from tests.tuning_program import Run
@@ -272,7 +273,8 @@ def test_a_search_that_is_stopped_and_then_killed_loses_no_trial(tmp_path):
     for number, sent in ((1, signal.SIGINT), (3, signal.SIGKILL)):
         searching = start(folder)
         wait_until((folder / f"trial-000{number}" / "epochs.jsonl").exists, 40)
-        pid = json.loads((folder / f"trial-000{number}" / "seen.json").read_text())["pid"]
+        seen = json.loads((folder / f"trial-000{number}" / "seen.json").read_text())
+        pid, scratch = seen["pid"], Path(seen["TMPDIR"]).parent
         os.kill(searching.pid, sent)
         said.append(searching.communicate(timeout=30)[0])
         wait_until(lambda pid=pid: not is_running(pid), 10)
@@ -282,6 +284,8 @@ def test_a_search_that_is_stopped_and_then_killed_loses_no_trial(tmp_path):
     resumed = start(folder)
     said.append(resumed.communicate(timeout=60)[0])
     assert resumed.returncode == 0, said
+    # The one that was killed could not clean up after itself.
+    assert not scratch.exists() and not any((folder / ".searches").iterdir())
     assert "going on: 1 trials are done" in said[1] and "(trial 1 once more)" in said[1]
     assert "trial 3  was lost with its search and will be repeated" in said[2]
     results = json.loads((folder / "results.json").read_text())
@@ -308,6 +312,28 @@ def test_a_search_on_another_machine_that_falls_silent_loses_its_trials(tmp_path
         assert again.suggest_float("momentum", 0.0, 1.0) == momentum
         store.tell(again, stores.TrialState.COMPLETE, 1.0)
         assert store.place_left() and not store.take_over([])
+
+
+def test_a_trial_that_another_search_took_over_is_dropped(tmp_path):
+    lines = []
+
+    def show(text):
+        lines.append(text)
+        if text.startswith("trial 0  epoch 2"):
+            url = f"sqlite:///{tmp_path}/trials.db"
+            study = optuna.load_study(study_name="search", storage=url)
+            study.tell(0, state=stores.TrialState.FAIL)
+
+    settings = Settings(folder=str(tmp_path), trials=1)
+    flags = ["--epoch_seconds=0.3", "--epochs=5"]
+    report = search(SPACE, [PROGRAM], flags, settings, fields=FIELDS, notify=show)
+    assert any(line.startswith("trial 0  is dropped: this search was silent") for line in lines)
+    (row,) = report.rows
+    assert (row["number"], row["repeats"], len(row["scores"])) == (1, 0, 5)
+    first, again = sorted(report.study.trials, key=lambda trial: trial.number)
+    assert again.params == first.params and first.last_step == 2
+    pid = json.loads((tmp_path / "trial-0000" / "seen.json").read_text())["pid"]
+    assert not is_running(pid)
 
 
 def test_a_trial_whose_search_dies_each_time_is_given_up(tmp_path):

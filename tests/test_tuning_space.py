@@ -184,6 +184,11 @@ def test_a_program_that_cannot_be_read_is_named(tmp_path, monkeypatch):
         read_fields(program, program.environment({}))
 
 
+def test_the_run_folder_is_the_search_s():
+    with pytest.raises(ValueError, match="--model_dir is given to each trial by the search"):
+        Program((PROGRAM,), ["--epochs=3", "--model_dir=a"])
+
+
 @pytest.mark.parametrize(
     "words, said",
     [

@@ -11,7 +11,7 @@ def main(argv=None):
 
     words, flags, space, settings, report_only = parse(sys.argv[1:] if argv is None else argv)
     try:
-        import optuna  # noqa: F401
+        import optuna
     except ImportError:
         return _say('the search needs optuna: pip install "tfscale[tune]"', 2)
     from tfscale.tuning.judging import SearchError
@@ -32,6 +32,9 @@ def main(argv=None):
         return _say(str(error), 1)
     except (ValueError, OSError) as error:
         return _say(str(error), 2)
+    except optuna.exceptions.StorageInternalError as error:
+        cause = str(error.__cause__).partition("\n")[0]
+        return _say(f"the storage fails: {cause}; the same command goes on with the search", 1)
     return finish(report, settings)
 
 

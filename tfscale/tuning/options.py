@@ -36,7 +36,7 @@ what the program must do: take --name=value flags, --model_dir=FOLDER among them
 scores of its epochs with tfscale.callbacks.EpochLog(model_dir / "epochs.jsonl"). If it lists its
 runs as tfscale.config does (CONFIGS), names and values are checked before the first trial.
 
-example: tune the quickstart (2 to 6 minutes on two cores)
+example: tune the quickstart (a few minutes on two cores)
   python -m experiments.quickstart.datasets digits runs/digits
   {program} experiments/train.py --trials=8 --folder=runs/tuning \\
       --space base_learning_rate=log:4:128 momentum=0.8:0.95 warmup_epochs=0:2 -- \\

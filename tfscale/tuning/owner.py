@@ -1,17 +1,21 @@
-"""Which search runs a trial, and whether that search still lives."""
+"""Which search runs a trial, whether that search still lives, and what it leaves behind."""
 
 import contextlib
 import fcntl
 import os
+import shutil
 import socket
+import tempfile
 import uuid
 from pathlib import Path
 
 from tfscale.tuning.settings import SILENCE_SECONDS
 
+_SCRATCH = "tfscale-search-"
+
 
 class Owner:
-    """This search as others see it: its machine, its process, and a lock file.
+    """This search as others see it: its machine, process, scratch folder, and a lock file.
 
     The system drops the lock with the process, however that ends, so a search on the same
     machine knows at once; those on others see that the heartbeat has stopped.
@@ -22,8 +26,8 @@ class Owner:
     Example:
 
     >>> with Owner("runs/tuning") as owner:
-    ...     is_mine(owner.card, owner)
-    True
+    ...     describe(owner.card)
+    'the search of process 4711 on here (taken for dead after 60 s of silence)'
     """
 
     def __init__(self, folder):
@@ -33,24 +37,27 @@ class Owner:
         self._file = open(self._path, "w")  # noqa: SIM115
         with contextlib.suppress(OSError):  # A file system without locks: the heartbeat remains.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self.card = {"host": socket.gethostname(), "pid": os.getpid(), "lock": str(self._path)}
+        self.scratch = tempfile.mkdtemp(prefix=_SCRATCH)
+        self.card = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "lock": str(self._path),
+            "scratch": self.scratch,
+        }
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        with contextlib.suppress(OSError):
-            self._path.unlink()
+        _remove(self.card)
         self._file.close()
-
-
-def is_mine(card, owner):
-    return card is not None and card["lock"] == owner.card["lock"]
 
 
 @contextlib.contextmanager
 def found_dead(card):
-    """Yields whether the search with this card is known to be dead, and holds its lock meanwhile.
+    """Yields whether the search with this card is known to be dead.
+
+    Its lock is held meanwhile, and what it left behind is removed afterwards.
 
     Of several searches that look, one finds so; the others see a lock that is held. A search on
     another machine, or whose lock file is gone, is not known to be.
@@ -63,6 +70,15 @@ def found_dead(card):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 dead = True
         yield dead
+        if dead:
+            _remove(card)
+
+
+def _remove(card):
+    if os.path.basename(card["scratch"]).startswith(_SCRATCH):
+        shutil.rmtree(card["scratch"], ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.unlink(card["lock"])
 
 
 def describe(card):

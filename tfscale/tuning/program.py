@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tfscale.cores import LOCAL_WORKERS, available_cores
 from tfscale.tuning.ranges import flag_text
+from tfscale.tuning.space import RESERVED
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -42,6 +43,8 @@ class Program:
     def __post_init__(self):
         object.__setattr__(self, "words", tuple(self.words))
         object.__setattr__(self, "flags", tuple(self.flags))
+        if RESERVED in self.fixed_names():
+            raise ValueError(f"--{RESERVED} is given to each trial by the search; leave it out")
         if len(self.words) == 2 and self.words[0] == "-m":
             return
         if len(self.words) != 1 or self.words[0].startswith("-"):

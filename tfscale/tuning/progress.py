@@ -77,8 +77,8 @@ class Progress:
 
     def taken_over(self, number):
         self._notify(
-            f"trial {number}  ended, but this search was silent for so long that another one "
-            "repeats it; its result is dropped"
+            f"trial {number}  is dropped: this search was silent for so long that another one has "
+            "taken it over"
         )
 
     def waiting(self, trial, owner):

@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import TrialState
 
 from tfscale.process_group.guard import Guard
@@ -125,10 +126,11 @@ class _Search:
                 if not self._running and not self._wait_for_others():
                     return
             for running in list(self._running):
-                for epoch, score in running.follow():
-                    self._progress.epoch(running, epoch, score)
-                if running.process.ended:
-                    self._end(running)
+                try:
+                    self._follow(running)
+                except UpdateFinishedTrialError:
+                    self._lose(running)
+                if running not in self._running:
                     look_around = 0.0
             self._store.beat_when_due(self._numbers())
             time.sleep(_TICK_SECONDS)
@@ -157,19 +159,33 @@ class _Search:
             program.command(values, folder),
             program.environment(os.environ, settings.parallel, self._gpus[slot]),
             folder,
+            Path(self._owner.scratch) / f"trial-{trial.number}",
             self._guard,
             settings.grace,
+            program.launched,
         )
         process.start()
         self._progress.began(trial)
         return RunningTrial(trial, process, settings, slot)
 
+    def _follow(self, running):
+        for epoch, score in running.follow():
+            self._progress.epoch(running, epoch, score)
+        if running.process.ended:
+            self._end(running)
+
+    def _lose(self, running):
+        """Drops a trial that another search has taken over, for this one was silent for long."""
+        self._running.remove(running)
+        running.process.close()
+        self._progress.taken_over(running.number)
+
     def _end(self, running):
         state, value = running.end()
-        self._running.remove(running)
         if not self._store.tell(running.trial, state, value):
-            self._progress.taken_over(running.number)
+            self._lose(running)
             return
+        self._running.remove(running)
         self._report.write()
         self._progress.ended(self._store.trials(), running.number)
         self._states.append(state)
@@ -201,7 +217,7 @@ class _Search:
                 with contextlib.suppress(ValueError):
                     running.process.look()
                 if len(self._signals) > 1:
-                    running.process.kill()
+                    running.process.hurry()
             time.sleep(_TICK_SECONDS)
         for running in self._running:
             running.process.close()

@@ -126,14 +126,17 @@ class Store:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna calls it experimental.
             optuna.storages.fail_stale_trials(self.study)
+        by_owner = {}
         for trial in self.running_elsewhere(mine):
             card = trial.user_attrs.get("owner")
             if card is None:
                 self._fail_nameless(trial)
-                continue
+            else:
+                by_owner.setdefault(card["lock"], (card, []))[1].append(trial.number)
+        for card, numbers in by_owner.values():
             with owners.found_dead(card) as dead:
-                if dead:
-                    self.tell(trial.number, TrialState.FAIL)
+                for number in numbers if dead else ():
+                    self.tell(number, TrialState.FAIL)
         return self._queue_lost()
 
     def running_elsewhere(self, mine):

@@ -3,14 +3,13 @@
 import re
 import shutil
 import signal
-import tempfile
 import time
 from pathlib import Path
 
 from tfscale.callbacks.epoch_file import FILE_NAME, EpochReader
 from tfscale.process_group.commands import Command, RunningCommand, describe_exit_code
 
-SCRATCH_PREFIX = "tfscale-trial-"
+_HURRY_SECONDS = 2.0
 # What launchers put before the lines of workers.
 _PREFIX = re.compile(r"^(\[worker \d+\] |tfscale-launch: |\| |\s)+")
 _ERROR = re.compile(r"(error: |[\w.]*(Error|Exception|Interrupt|Exit)\b)")
@@ -22,31 +21,35 @@ class TrialProcess:
     Args:
         number: `int`, of the trial.
         command: `list` of `str`, its command line.
-        env: mapping, its environment; ``TMPDIR`` is set to a folder that goes with the trial.
+        env: mapping, its environment.
         folder: path of the run folder, which is made; what lies there already is moved aside.
+        scratch: path of a folder that is made, its ``TMPDIR``, and removed by `close`.
         guard: `Guard` that ends it if this process dies.
         grace_seconds: `float`, from SIGTERM to SIGKILL.
+        launched: `bool`, whether the command is a launcher, which ends its workers itself.
 
     Attributes:
         folder, log: paths, of the run and of all its output.
-        scratch: path of its ``TMPDIR``, which is removed by `close`.
         exit_code: `int` once it has ended; 128 + n if signal n ended it.
     """
 
-    def __init__(self, number, command, env, folder, guard, grace_seconds):
+    def __init__(self, number, command, env, folder, scratch, guard, grace_seconds, launched):
         self.folder = Path(folder)
         _move_aside(self.folder)
         self.folder.mkdir(parents=True)
         self.log = self.folder / "output.log"
-        self.scratch = tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{number}-")
-        self._guard, self._grace = guard, grace_seconds
-        self._kill_at = None
+        self._scratch = Path(scratch)
+        self._scratch.mkdir()
+        self._guard, self._launched = guard, launched
+        # A launcher that was killed before it has ended its workers would leave that to others.
+        self._grace = grace_seconds + (_HURRY_SECONDS if launched else 0)
+        self._kill_at, self._hurried = None, False
         self._epochs = EpochReader(self.folder / FILE_NAME)
         self._running = RunningCommand(
             Command(
                 name=f"trial {number}",
                 argv=tuple(command),
-                env={**env, "TMPDIR": self.scratch},
+                env={**env, "TMPDIR": str(self._scratch)},
                 show=False,
                 log_file=str(self.log),
             ),
@@ -69,7 +72,7 @@ class TrialProcess:
         # First, so that nothing is missed that was written just before the end.
         self._running.poll()
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
-            self.kill()
+            self._running.signal(signal.SIGKILL)
         return self._epochs.new()
 
     @property
@@ -94,18 +97,23 @@ class TrialProcess:
             self._kill_at = time.monotonic() + self._grace
             self._running.signal(signal.SIGTERM)
 
-    def kill(self):
-        """Ends it now; a launcher's watchdog then ends its workers."""
-        self._running.signal(signal.SIGKILL)
+    def hurry(self):
+        """Ends it without grace."""
+        if self._hurried:
+            return
+        self._hurried = True
+        # The second signal makes a launcher kill its workers.
+        self._running.signal(signal.SIGTERM if self._launched else signal.SIGKILL)
+        self._kill_at = time.monotonic() + _HURRY_SECONDS
 
     def close(self):
         """Ends what is left of it and removes its scratch folder."""
-        self.kill()
+        self._running.signal(signal.SIGKILL)
         if self._running.process is not None:
             self._running.process.wait()
             self._guard.remove(self._running.process.pid)
         self._running.close()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def explain(self):
         """Why it ended as it did, in one line: its own last error, or its exit code."""
