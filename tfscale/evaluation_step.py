@@ -88,12 +88,15 @@ class EvaluationStep:
 
     def _count_examples(self, x, y, weight):
         model = self._model()
+        counts, odd = _counted(weight, tf.shape(y)[0])
+        # Losses refuse labels such as -1, with which padding may be marked.
+        counts_by_row = tf.reshape(counts, [-1] + [1] * (y.shape.rank - 1))
+        y = tf.where(counts_by_row, y, tf.zeros_like(y))
         outputs = model(x, training=False)
         no_probabilities = tf.zeros(tf.shape(y)[:1], tf.bool)
         if self._flip:
             outputs, no_probabilities = _mean_with_mirrored(model, x, outputs)
         loss = per_example_loss(model, y, outputs)
-        counts, odd = _counted(weight, tf.shape(y)[0])
         right = [tf.zeros([0], tf.int64)]
         if self._top:
             rank = rank_of_label(outputs, y)

@@ -1,5 +1,6 @@
 """`FollowLeader`: all workers stop, and set the learning rate, as worker 0 does."""
 
+import itertools
 import logging
 
 import tensorflow as tf
@@ -10,7 +11,8 @@ from tfscale.distribute.agreement import gather_values
 
 _logger = logging.getLogger("tfscale")
 # Workers come out of a step at the same time, and what they do after it should be short.
-_SECONDS_TO_MEET = 5
+_SECONDS_TO_MEET = 20
+_fits = itertools.count(1)
 
 
 class FollowLeader(StepCallback):
@@ -23,7 +25,7 @@ class FollowLeader(StepCallback):
     * at the beginning and the end of each epoch all workers take over the learning rate of
       worker 0, and at the end its decision to stop;
     * a stop within an epoch happens at once if all workers ask for it after the same step, and
-      else (the one that asks waits some 5 s for the others) is put off to the end of the epoch,
+      else (the one that asks waits some 20 s for the others) is put off to the end of the epoch,
       where that of worker 0 counts;
     * a worker that decided otherwise is named in a warning, on worker 0 and on itself.
 
@@ -64,7 +66,7 @@ class FollowLeader(StepCallback):
         strategy = self.model.distribute_strategy
         self._names = _tf_private.worker_names(strategy)
         self._me = _tf_private.worker_index(strategy)
-        self._epoch, self._put_off = 0, False
+        self._epoch, self._put_off, self._fit = 0, False, next(_fits)
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch, self._put_off = epoch, False
@@ -76,8 +78,10 @@ class FollowLeader(StepCallback):
         if len(self._names) == 1 or not self.model.stop_training:
             return
         place = f"a stop after step {batch + 1} of epoch {self._epoch + 1}"
+        # A name of its own: a worker that has waited in vain counts one meeting more than the rest.
+        meeting = f"{place} in fit {self._fit}"
         try:
-            gather_values(self.model.distribute_strategy, place, True, _SECONDS_TO_MEET)
+            gather_values(self.model.distribute_strategy, meeting, True, _SECONDS_TO_MEET)
         except TimeoutError:
             # The others wait for this worker in the next step, and would for ever.
             _logger.warning(

@@ -1,0 +1,277 @@
+"""Exact evaluation against NumPy and one device: 1, 2 and 4 replicas, any remainder."""
+
+import functools
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.references_batch_norm import mirrored
+from tests.references_evaluation import (
+    CLASSES,
+    EXACT,
+    FEATURES,
+    batches,
+    by_replica,
+    examples,
+    model_with_statistics,
+    oracle,
+    probabilities_of,
+    softmax_model,
+)
+from tfscale import evaluation
+from tfscale._keras import keras
+from tfscale.evaluation import evaluate
+from tfscale.evaluation_step import rank_of_label
+
+replicas_of = pytest.mark.parametrize("replicas", [1, 2, 4])
+
+
+@replicas_of
+def test_every_example_counts_once_whatever_the_remainder(replicas):
+    strategy = mirrored(replicas)
+    model = softmax_model(strategy)
+    traces = count_traces(model)
+    for count in (16, 17, 3, 1):
+        x, y = examples(count)
+        expected = oracle(probabilities_of(model, x), y)
+        assert evaluate(model, batches(x, y)) == pytest.approx(expected, **EXACT)
+    assert traces() == replicas  # once in all
+    # The same as Keras finds, but for the regularizer.
+    plain = softmax_model(mirrored(1), metrics=["accuracy"])
+    loss, accuracy = plain.evaluate(*examples(17), batch_size=8, verbose=0)
+    found = evaluate(model, batches(*examples(17)))
+    assert found["top_1"] == pytest.approx(accuracy, **EXACT)
+    assert found["loss"] == pytest.approx(loss - float(plain.losses[0]), rel=1e-5)
+
+
+def count_traces(model):
+    calls, stock = [], model.call
+    model.call = functools.wraps(stock)(lambda *a, **k: calls.append(0) or stock(*a, **k))
+    return lambda: len(calls)
+
+
+@replicas_of
+def test_batches_that_differ_in_size_and_replicas_that_get_none(replicas):
+    strategy = mirrored(replicas)
+    model = softmax_model(strategy)
+    x, y = examples(25)
+    cuts = np.cumsum([0, 5, 3, 1, 0, 7, 0, 8, 1])
+    parts = [(x[a:b], y[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+    expected = oracle(probabilities_of(model, x), y)
+    # Also with a number of batches that the replicas do not divide.
+    for elements in (parts, [*parts, (x[:0], y[:0])]):
+        found = evaluate(model, by_replica(strategy, elements))
+        assert found == pytest.approx(expected, **EXACT)
+
+
+@replicas_of
+def test_padding_counts_nowhere_even_if_it_is_nan(replicas):
+    strategy = mirrored(replicas)
+    model = softmax_model(strategy)
+    x, y = examples(9)
+
+    def padded(a, b):
+        rows = np.full([4, FEATURES], np.nan, np.float32)
+        labels, weight = np.full([4], -1), np.zeros([4], np.float32)
+        rows[: b - a], labels[: b - a], weight[: b - a] = x[a:b], y[a:b], 1
+        return rows, labels, weight
+
+    elements = [padded(a, b) for a, b in ((0, 4), (4, 4), (4, 7), (7, 8), (8, 9))]
+    expected = oracle(probabilities_of(model, x), y)
+    for data in (
+        by_replica(strategy, elements),
+        # Static shapes, where `next` would drop what does not fill all replicas.
+        strategy.distribute_datasets_from_function(
+            lambda context: tf.data.Dataset.from_tensor_slices(
+                tuple(np.stack(part) for part in zip(*elements, strict=True))
+            )
+        ),
+    ):
+        assert evaluate(model, data) == pytest.approx(expected, **EXACT)
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_replicas_agree_on_their_statistics_first(replicas):
+    strategy = mirrored(replicas)
+    model, plain = model_with_statistics(strategy), model_with_statistics(mirrored(1))
+    own = [v for v in model.weights if v.synchronization == tf.VariableSynchronization.ON_READ]
+    assert len(own) == 3
+    rng = np.random.default_rng(1)
+    for variable in own:
+        for copy in strategy.experimental_local_results(variable):
+            copy.assign(rng.uniform(0.5, 2.0, copy.shape))
+    kept = model.get_weights()  # what a save takes, before
+    plain.set_weights(kept)
+    data = batches(*examples(21))
+    assert evaluate(model, data) == pytest.approx(evaluate(plain, data), **EXACT)
+    for variable in own:
+        copies = [np.asarray(c) for c in strategy.experimental_local_results(variable)]
+        for copy in [*copies[1:], variable.numpy()]:  # what a save takes, after
+            np.testing.assert_array_equal(copy, copies[0])
+    for after, before in zip(model.get_weights(), kept, strict=True):
+        np.testing.assert_allclose(after, before, rtol=4e-7)
+
+
+def test_ranks_with_ties_nan_infinities_and_labels_that_are_none():
+    rng = np.random.default_rng(2)
+    outputs = rng.integers(0, 4, (200, 6)).astype(np.float32)
+    labels = rng.integers(0, 6, 200)
+    order = np.argsort(-outputs, axis=1, kind="stable")
+    expected = np.argmax(order == labels[:, np.newaxis], axis=1)
+    rows = np.eye(6)[labels] * 0.9 + 0.01
+    for form in (labels, labels[:, np.newaxis], labels.astype(np.float32), rows):
+        found = rank_of_label(tf.constant(outputs), tf.constant(form))
+        np.testing.assert_array_equal(found, expected)
+    odd = [[np.nan, 1.0], [1.0, np.nan], [np.inf, 1.0], [-np.inf, -np.inf], [0.0, 1], [0.0, 1]]
+    never = np.iinfo(np.int64).max
+    np.testing.assert_array_equal(
+        rank_of_label(tf.constant(odd), tf.constant([1, 0, 0, 1, -1, 2])),
+        [never, never, 0, 1, never, never],
+    )
+
+
+def test_a_nan_output_is_never_right_though_the_classes_are_few():
+    model = softmax_model(mirrored(2), classes=3)
+    x, y = examples(8)
+    y %= 3
+    assert evaluate(model, batches(x, y))["top_5"] == 1.0
+    x[3] = np.nan
+    found = evaluate(model, batches(x, y))
+    assert found["top_5"] == 7 / 8 and found["top_1"] <= 7 / 8 and np.isnan(found["loss"])
+
+
+def smoothed_function(y_true, y_pred):
+    one_hot = tf.one_hot(tf.reshape(tf.cast(y_true, tf.int32), [-1]), CLASSES)
+    return keras.losses.categorical_crossentropy(one_hot, y_pred, label_smoothing=0.1)
+
+
+@pytest.mark.parametrize("replicas", [1, 4])
+def test_the_loss_is_the_compiled_one(replicas):
+    strategy = mirrored(replicas)
+    x, y = examples(13)
+    one_hot = np.eye(CLASSES, dtype=np.float32)[y]
+    losses, reduction = keras.losses, keras.losses.Reduction
+    smoothed = losses.CategoricalCrossentropy(label_smoothing=0.1)
+    summed = losses.CategoricalCrossentropy(label_smoothing=0.1, reduction=reduction.SUM)
+    for loss, labels in ((smoothed, one_hot), (summed, one_hot), (smoothed_function, y)):
+        model = softmax_model(strategy, loss, loss_weights=[0.5])
+        expected = oracle(probabilities_of(model, x), y, smoothing=0.1)
+        expected["loss"] *= 0.5
+        assert evaluate(model, batches(x, labels)) == pytest.approx(expected, **EXACT)
+    assert summed.reduction == reduction.SUM
+    logits = softmax_model(strategy, losses.SparseCategoricalCrossentropy(True), activation=None)
+    expected = oracle(probabilities_of(logits, x), y)
+    assert evaluate(logits, batches(x, y)) == pytest.approx(expected, **EXACT)
+    regression = softmax_model(strategy, "mse", activation=None)
+    targets = np.random.default_rng(0).normal(size=(13, CLASSES)).astype(np.float32)
+    error = regression.predict(x, verbose=0).astype(np.float64) - targets
+    assert evaluate(regression, batches(x, targets), top=()) == pytest.approx(
+        {"loss": (error**2).mean(), "examples": 13}, **EXACT
+    )
+
+
+def picture_model(strategy, activation, loss):
+    with strategy.scope():
+        keras.utils.set_random_seed(5)
+        layers = [keras.Input([4, 5, 3]), keras.layers.Flatten()]
+        model = keras.Sequential([*layers, keras.layers.Dense(CLASSES, activation)])
+        model.compile("sgd", loss)
+    return model
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_flip_averages_the_probabilities_of_both_views(replicas):
+    strategy = mirrored(replicas)
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=(11, 4, 5, 3)).astype(np.float32)
+    y = rng.integers(0, CLASSES, 11)
+    model = picture_model(strategy, "softmax", "sparse_categorical_crossentropy")
+    views = [model.predict(view, verbose=0).astype(np.float64) for view in (x, x[:, :, ::-1])]
+    expected = oracle(np.mean(views, axis=0), y)
+    assert evaluate(model, batches(x, y), flip=True) == pytest.approx(expected, **EXACT)
+    assert evaluate(model, batches(x, y)) == pytest.approx(oracle(views[0], y), **EXACT)
+    from_logits = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    logits = picture_model(strategy, None, from_logits)
+    assert evaluate(logits, batches(x, y), flip=True) == pytest.approx(expected, **EXACT)
+    undeclared = picture_model(strategy, None, "mse")
+    targets = np.eye(CLASSES, dtype=np.float32)[y]
+    with pytest.raises(ValueError, match="examples are negative or do not add up to 1"):
+        evaluate(undeclared, batches(x, targets), flip=True)
+    with pytest.raises(ValueError, match="flip=True mirrors pictures"):
+        evaluate(softmax_model(strategy), batches(*examples(4)), flip=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [17, 3])
+def test_eval_dataset_with_and_without_padding(count, tmp_path):
+    from tfscale.data import images
+    from tfscale.data.prepare import prepare_arrays
+
+    rng = np.random.default_rng(8)
+    labels = rng.integers(0, CLASSES, count)
+    pixels = rng.integers(0, 256, (count, 12, 12, 3)).astype(np.uint8)
+    names = [str(i) for i in range(CLASSES)]
+    prepare_arrays(zip(pixels, labels, strict=True), str(tmp_path), "validation", names)
+    found = []
+    for replicas in (1, 4):
+        strategy = mirrored(replicas)
+        with strategy.scope():
+            keras.utils.set_random_seed(9)
+            layers = [keras.Input([8, 8, 3]), keras.layers.Conv2D(4, 3, activation="relu")]
+            layers += [
+                keras.layers.GlobalAveragePooling2D(),
+                keras.layers.Dense(CLASSES, "softmax"),
+            ]
+            model = keras.Sequential(layers)
+            model.compile("sgd", "sparse_categorical_crossentropy")
+        for pad in (False, True):
+            data = functools.partial(
+                images.eval_dataset, str(tmp_path), 8, 8, pad_remainder=pad, threads=1
+            )
+            split = strategy.distribute_datasets_from_function(data)
+            found += [evaluate(model, split), evaluate(model, data())]
+    assert found[0]["examples"] == count
+    for other in found[1:]:
+        assert other == pytest.approx(found[0], **EXACT)
+
+
+def test_what_cannot_be_evaluated_is_named():
+    model, x, y = softmax_model(mirrored(2)), *examples(8)
+
+    def refused(match, data, model=model, error=ValueError, **options):
+        with pytest.raises(error, match=match):
+            evaluate(model, data, **options)
+
+    refused("steps=3, but the dataset ended after 1 batches", batches(x, y), steps=3)
+    refused("steps=0: a number of batches", batches(x, y), steps=0)
+    refused("the dataset has no end: give steps", batches(x, y).repeat())
+    endless = mirrored(2).experimental_distribute_dataset(batches(x, y).repeat())
+    refused("the dataset has no end: give steps", endless)
+    refused("the dataset has no example", batches(x[:0], y[:0]))
+    refused("dataset is a tuple", (x, y), error=TypeError)
+    refused(r"elements of the dataset are \(x, y\)", tf.data.Dataset.from_tensor_slices(x).batch(4))
+    refused(r"top=\(0, 5\)", batches(x, y), top=(0, 5))
+    weighted = tf.data.Dataset.from_tensor_slices((x, y, np.linspace(0, 1, 8))).batch(4)
+    refused("6 examples have a weight other than 0 and 1", weighted)
+    refused(r"labels of shape \(None, 3\)", batches(x, np.zeros([8, 3])))
+    binary = softmax_model(mirrored(1), "binary_crossentropy", "sigmoid", classes=1)
+    refused("not .batch, classes. with 2 classes or more", batches(x, y % 2), binary)
+    scalar = softmax_model(mirrored(1), lambda y, p: tf.reduce_mean(p))
+    refused("gives one number for a batch and none for each example", batches(x, y), scalar)
+    refused("has no loss to evaluate", batches(x, y), keras.Sequential([keras.layers.Dense(3)]))
+    refused("expected a Keras model", batches(x, y), types.SimpleNamespace(), error=TypeError)
+
+
+def test_steps_of_an_endless_dataset_and_a_new_loss():
+    model = softmax_model(mirrored(2))
+    x, y = examples(16)
+    data = batches(x, y, 4).repeat()
+    expected = oracle(probabilities_of(model, x[:12]), y[:12])
+    for _ in range(2):  # from the beginning each time
+        assert evaluate(model, data, steps=3) == pytest.approx(expected, **EXACT)
+    model.compile("sgd", smoothed_function)
+    smoothed = oracle(probabilities_of(model, x[:12]), y[:12], smoothing=0.1)
+    assert evaluate(model, data, steps=3) == pytest.approx(smoothed, **EXACT)
+    assert len(evaluation._steps[model]) == 1
