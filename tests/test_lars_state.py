@@ -117,6 +117,7 @@ def cycled():
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model.keras", "model.h5", "saved_model", "checkpoint"])
 def test_a_momentum_schedule_survives(tmp_path, name):
     model = train(cycled(), 0, 3)

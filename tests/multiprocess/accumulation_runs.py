@@ -26,20 +26,22 @@ def arrays(examples):
 def build(strategy, micro_batches, normed):
     keras.utils.set_random_seed(3)
     with strategy.scope():
-        layers = [keras.Input([4]), keras.layers.Dense(16, "tanh", kernel_regularizer="l2")]
-        layers += [GroupedSyncBatchNormalization(momentum=0.8)] if normed else []
-        model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        hidden = keras.layers.Dense(16, "tanh", kernel_regularizer="l2", name="hidden")
+        norm = [GroupedSyncBatchNormalization(momentum=0.8, name="norm")] if normed else []
+        head = keras.layers.Dense(1, name="head")
+        model = keras.Sequential([keras.Input([4]), hidden, *norm, head])
         model.compile(keras.optimizers.SGD(0.05), "mse", ["mae"])
     return accumulate_gradients(model, micro_batches)
 
 
-def whole_batch(strategy, micro_batches, normed=False, examples=5 * BATCH + 3):
-    """Weights, moving statistics and metrics after a `fit` whose last batch is uneven."""
-    model = build(strategy, micro_batches, normed)
+def whole_batch(strategy, micro_batches, examples=5 * BATCH + 3):
+    """Weights and metrics after a `fit` with an uneven last batch; the collectives of a step."""
+    model = build(strategy, micro_batches, normed=False)
     batches = tf.data.Dataset.from_tensor_slices(arrays(examples)).batch(BATCH)
-    history = model.fit(batches, epochs=2, verbose=0, validation_data=batches).history
-    found = {f"{i}": v.numpy() for i, v in enumerate(model.weights)}
-    return found | {name: np.array(values) for name, values in history.items()}
+    history = model.fit(batches, epochs=2, verbose=0).history
+    found = {v.name: v.numpy() for v in model.weights}
+    found |= {name: np.array(values) for name, values in history.items()}
+    return found, collectives(strategy, model)
 
 
 def batches_of(strategy, initial_step=0):
@@ -48,14 +50,11 @@ def batches_of(strategy, initial_step=0):
     return strategy.experimental_distribute_dataset(batches.repeat().skip(initial_step))
 
 
-def collectives(strategy, micro_batches, normed):
-    """How often each collective stands in a step, and how many of them in the loop."""
-    model = build(strategy, micro_batches, normed)
-    batches = batches_of(strategy)
-    model.fit(batches, steps_per_epoch=1, verbose=0)
-    graph = model.train_tf_function.get_concrete_function(iter(batches)).graph
-    found = {"step": _count(op.type for op in graph.get_operations()), "loop": {}}
-    for function in graph.as_graph_def().library.function:
+def collectives(strategy, model):
+    """How often each collective stands in a step outside of its loop, and in it."""
+    step = model.train_tf_function.get_concrete_function(iter(batches_of(strategy)))
+    found = {"step": _count(op.type for op in step.graph.get_operations()), "loop": {}}
+    for function in step.graph.as_graph_def().library.function:
         if "while" in function.signature.name and "body" in function.signature.name:
             found["loop"] = _count(node.op for node in function.node_def)
     return found
@@ -80,7 +79,7 @@ def compressed(folder, extra=()):
     """Top-k with error feedback, killed or not, and resumed."""
     operation = Hierarchical2DAllReduce(TopK(0.1, min_elements=8), bucket_bytes=256)
     strategy = create_strategy("auto", cross_device_ops=operation)
-    model = build(strategy, 2, normed=True)
+    model = build(strategy, 2, normed=False)
     resume = CheckpointAndResume(folder, save_every=3)
     start = resume.initial_step
     try:
@@ -107,30 +106,27 @@ def adaptive():
     )
 
 
-def all_runs(folder):
-    strategy = create_strategy("auto")
-    folder = Path(folder)
-    found = {
-        "plain": whole_batch(strategy, 3),
-        "collectives": [collectives(strategy, m, normed) for normed in (0, 1) for m in (1, 2)],
-        "whole": compressed(folder / "whole"),
-        "killed": compressed(folder / "killed", [RaiseAt()]),
-    }
-    return found | {"resumed": compressed(folder / "killed"), "adaptive": adaptive()}
-
-
-def normed_parts(strategy, workers):
-    """Batch norm over all replicas, a part of each joined, where a batch has two parts."""
+def normed_parts(strategy, rearranged=False):
+    """Batch norm over all replicas, which joins a part of each; a batch has two parts."""
     model = build(strategy, 2, normed=True)
     x, y = arrays(BATCH)
-    if workers == 1:
-        # The order in which two replicas have them: their first halves, then their second ones.
+    if rearranged:
+        # As two replicas have them: the first halves of both, then the second ones.
         order = np.arange(BATCH).reshape(2, 2, -1).transpose(1, 0, 2).ravel()
         x, y = x[order], y[order]
     batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH, drop_remainder=True)
     model.fit(batches.repeat(), steps_per_epoch=3, verbose=0)
-    return [v.numpy() for v in model.weights]
+    return [v.numpy() for v in model.weights], collectives(strategy, model)
 
 
-def runs_of_a_cluster(folder, workers):
-    return all_runs(folder) | {"normed": normed_parts(create_strategy("auto"), workers)}
+def all_runs(folder):
+    strategy = create_strategy("auto")
+    folder = Path(folder)
+    found = {
+        "parts": whole_batch(strategy, 3),
+        "plain": whole_batch(strategy, 1, examples=BATCH),
+        "normed": normed_parts(strategy),
+        "whole": compressed(folder / "whole"),
+        "killed": compressed(folder / "killed", [RaiseAt()]),
+    }
+    return found | {"resumed": compressed(folder / "killed"), "adaptive": adaptive()}
