@@ -193,7 +193,7 @@ class _Search:
         if len(self._states) == first and set(self._states) == {TrialState.FAIL}:
             raise SearchError(
                 f"all of the first {first} trials failed; see above why. Mend the program or the "
-                "ranges and start again, with --name=another, or these count as trials"
+                "ranges and start again, with another --folder, or these count as trials"
             )
 
     def _wait_for_others(self):
