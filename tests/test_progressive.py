@@ -28,6 +28,16 @@ def assert_same(model, other, **tolerance):
             np.testing.assert_allclose(copy, expected, **tolerance)
 
 
+def small_model():
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input([None, None, 3])
+    x = keras.layers.GlobalAveragePooling2D()(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(x))
+    rate = keras.optimizers.schedules.PolynomialDecay(0.01, 20)
+    model.compile(keras.optimizers.SGD(rate, use_ema=True), "sparse_categorical_crossentropy")
+    return model
+
+
 # ---------------------------------------------------------------------- the same as a plain loop
 
 
@@ -74,9 +84,9 @@ def test_phases_equal_one_loop(plain, replicas, caplog):
 @pytest.mark.slow
 def test_one_phase_is_a_plain_fit(tmp_path):
     phase, data = Phase(2, 6, 8), runs.data_of(ONE, validate=True)
-    model, history, _ = runs.run(ONE, [phase], data=data)
+    model, history, _ = runs.run(ONE, [phase], data=data, model=small_model())
     parts = data(phase, 0)
-    other = runs.build(ONE)
+    other = small_model()
     expected = other.fit(
         parts.dataset, epochs=2, steps_per_epoch=4, verbose=0,
         validation_data=parts.validation_data, validation_steps=2,
@@ -164,14 +174,17 @@ class StopAt(keras.callbacks.Callback):
 
 @pytest.mark.slow
 def test_a_callback_ends_all_phases_and_the_run_stays_ended(tmp_path):
+    def go(stop):
+        return runs.run(ONE, directory=tmp_path, extra=[stop], model=small_model())
+
     stop = StopAt(1)
-    model, history, watch = runs.run(ONE, directory=tmp_path, extra=[stop])
+    model, history, watch = go(stop)
     assert history.epoch == [0, 1] and len(watch.seen) == 8 and stop.ends == 1
     # As at the end of any `fit`, the averages are in the place of the weights.
     averages = [v for v in model.optimizer.variables if "average" in v.name]
     for weight, average in zip(model.trainable_variables, averages, strict=True):
         np.testing.assert_array_equal(weight, average)
-    again, history, watch = runs.run(ONE, directory=tmp_path, extra=[StopAt(None)])
+    again, history, watch = go(StopAt(None))
     assert history.epoch == [] and watch.seen == []
     assert_same(again, model, rtol=0, atol=0)
 
@@ -198,16 +211,6 @@ def test_patience_goes_on_from_phase_to_phase_and_past_a_kill(tmp_path, capsys):
 
 
 # ---------------------------------------------------------------------- callbacks
-
-
-def small_model():
-    keras.utils.set_random_seed(0)
-    inputs = keras.Input([None, None, 3])
-    x = keras.layers.GlobalAveragePooling2D()(inputs)
-    model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(x))
-    rate = keras.optimizers.schedules.PolynomialDecay(0.01, 20)
-    model.compile(keras.optimizers.SGD(rate), "sparse_categorical_crossentropy")
-    return model
 
 
 @pytest.mark.slow

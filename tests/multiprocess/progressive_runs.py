@@ -24,6 +24,7 @@ TOP_K = TopK(0.1, min_elements=8)
 # Phase 2 has the compression of phase 1 and other pictures; phase 3 pays what is owed.
 COMPRESSED = (Phase(1, 6, 8, TOP_K), Phase(2, 8, 8, TOP_K), Phase(1, 10, 4))
 MIDDLE, BOUNDARY = 7, 12
+DENSE = (PHASES[0], PHASES[2])
 
 
 def batches(phase):
@@ -61,13 +62,14 @@ def data_of(strategy, begun=None, validate=False):
     return data
 
 
-def build(strategy, side=None):
+def build(strategy, side=None, norm=True):
     with strategy.scope():
         keras.utils.set_random_seed(3)
         inputs = keras.Input([side, side, 3], dtype="uint8")
         x = keras.layers.Rescaling(1 / 127.5, offset=-1)(inputs)
         x = keras.layers.Conv2D(6, 3, use_bias=False, name="conv")(x)
-        x = GroupedSyncBatchNormalization(momentum=0.9, name="norm")(x)
+        if norm:
+            x = GroupedSyncBatchNormalization(momentum=0.9, name="norm")(x)
         x = keras.layers.ReLU()(x)
         x = keras.layers.GlobalAveragePooling2D()(x)
         x = keras.layers.Dense(2, "softmax", name="head")(x)
@@ -77,7 +79,7 @@ def build(strategy, side=None):
         )
         optimizer = LARS(
             rate, 0.9, trust_coefficient=0.1, use_ema=True, ema_momentum=0.7,
-            exclude_from_layer_adaptation=["bias", "gamma", "beta"],
+            exclude_from_layer_adaptation=["bias", *(["gamma", "beta"] if norm else [])],
         )  # fmt: skip
         model.compile(optimizer, "sparse_categorical_crossentropy", ["accuracy"])
     return model
@@ -108,7 +110,8 @@ def state_of(model):
 
 def train_until_killed(folder, step):
     strategy = create_strategy("auto")
-    run(strategy, COMPRESSED, Path(folder) / "killed", extra=[KillAt(step)])
+    model = build(strategy, norm=False)
+    run(strategy, COMPRESSED, Path(folder) / "killed", extra=[KillAt(step)], model=model)
 
 
 def resume_and_compare(folder):
@@ -116,12 +119,13 @@ def resume_and_compare(folder):
     operation = Hierarchical2DAllReduce(bucket_bytes=1 << 10)
     strategy = create_strategy("auto", cross_device_ops=operation)
     found = {}
-    for name, phases in {"killed": COMPRESSED, "plain": COMPRESSED, "dense": PHASES}.items():
+    for name, phases in {"killed": COMPRESSED, "plain": COMPRESSED, "dense": DENSE}.items():
         begun, owed = [], Owed(operation)
         directory = None if name == "dense" else Path(folder) / name
         model, history, watch = run(
-            strategy, phases, directory, [owed], data=data_of(strategy, begun)
-        )
+            strategy, phases, directory, [owed], data=data_of(strategy, begun),
+            model=build(strategy, norm=name == "dense"),
+        )  # fmt: skip
         found[name] = {
             "state": state_of(model),
             "history": history.history,
