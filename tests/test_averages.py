@@ -11,6 +11,7 @@ from tfscale.evaluation import evaluate
 from tfscale.precision import scale_loss_optimizer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "replicas, policy",
     [(1, "mixed_float16"), (2, "mixed_bfloat16")],

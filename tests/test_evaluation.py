@@ -22,26 +22,35 @@ from tests.references_evaluation import (
 )
 from tfscale import evaluation
 from tfscale._keras import keras
+from tfscale.data import images
+from tfscale.data.prepare import prepare_arrays
 from tfscale.evaluation import evaluate
 from tfscale.evaluation_step import rank_of_label
 
 replicas_of = pytest.mark.parametrize("replicas", [1, 2, 4])
 
 
+@functools.cache
+def plain_model(replicas):
+    return softmax_model(mirrored(replicas))
+
+
 @replicas_of
 def test_every_example_counts_once_whatever_the_remainder(replicas):
-    strategy = mirrored(replicas)
-    model = softmax_model(strategy)
+    model = plain_model(replicas)
     traces = count_traces(model)
     for count in (16, 17, 3, 1):
         x, y = examples(count)
         expected = oracle(probabilities_of(model, x), y)
         assert evaluate(model, batches(x, y)) == pytest.approx(expected, **EXACT)
     assert traces() == replicas  # once in all
-    # The same as Keras finds, but for the regularizer.
+
+
+def test_it_is_what_keras_finds_but_for_the_regularizer():
     plain = softmax_model(mirrored(1), metrics=["accuracy"])
-    loss, accuracy = plain.evaluate(*examples(17), batch_size=8, verbose=0)
-    found = evaluate(model, batches(*examples(17)))
+    x, y = examples(17)
+    loss, accuracy = plain.evaluate(x, y, batch_size=8, verbose=0)
+    found = evaluate(plain, batches(x, y))
     assert found["top_1"] == pytest.approx(accuracy, **EXACT)
     assert found["loss"] == pytest.approx(loss - float(plain.losses[0]), rel=1e-5)
 
@@ -54,22 +63,21 @@ def count_traces(model):
 
 @replicas_of
 def test_batches_that_differ_in_size_and_replicas_that_get_none(replicas):
-    strategy = mirrored(replicas)
-    model = softmax_model(strategy)
+    model = plain_model(replicas)
     x, y = examples(25)
     cuts = np.cumsum([0, 5, 3, 1, 0, 7, 0, 8, 1])
     parts = [(x[a:b], y[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
     expected = oracle(probabilities_of(model, x), y)
     # Also with a number of batches that the replicas do not divide.
     for elements in (parts, [*parts, (x[:0], y[:0])]):
-        found = evaluate(model, by_replica(strategy, elements))
+        found = evaluate(model, by_replica(model.distribute_strategy, elements))
         assert found == pytest.approx(expected, **EXACT)
 
 
 @replicas_of
 def test_padding_counts_nowhere_even_if_it_is_nan(replicas):
-    strategy = mirrored(replicas)
-    model = softmax_model(strategy)
+    model = plain_model(replicas)
+    strategy = model.distribute_strategy
     x, y = examples(9)
 
     def padded(a, b):
@@ -92,9 +100,9 @@ def test_padding_counts_nowhere_even_if_it_is_nan(replicas):
         assert evaluate(model, data) == pytest.approx(expected, **EXACT)
 
 
-@pytest.mark.parametrize("replicas", [2, 4])
-def test_replicas_agree_on_their_statistics_first(replicas):
-    strategy = mirrored(replicas)
+@pytest.mark.slow
+def test_replicas_agree_on_their_statistics_first():
+    strategy = mirrored(4)
     model, plain = model_with_statistics(strategy), model_with_statistics(mirrored(1))
     own = [v for v in model.weights if v.synchronization == tf.VariableSynchronization.ON_READ]
     assert len(own) == 3
@@ -147,24 +155,28 @@ def smoothed_function(y_true, y_pred):
     return keras.losses.categorical_crossentropy(one_hot, y_pred, label_smoothing=0.1)
 
 
-@pytest.mark.parametrize("replicas", [1, 4])
-def test_the_loss_is_the_compiled_one(replicas):
-    strategy = mirrored(replicas)
+@pytest.mark.slow
+def test_the_loss_is_the_compiled_one():
+    strategy, alone = mirrored(2), mirrored(1)
     x, y = examples(13)
     one_hot = np.eye(CLASSES, dtype=np.float32)[y]
     losses, reduction = keras.losses, keras.losses.Reduction
     smoothed = losses.CategoricalCrossentropy(label_smoothing=0.1)
     summed = losses.CategoricalCrossentropy(label_smoothing=0.1, reduction=reduction.SUM)
-    for loss, labels in ((smoothed, one_hot), (summed, one_hot), (smoothed_function, y)):
-        model = softmax_model(strategy, loss, loss_weights=[0.5])
+    for where, loss, labels in (
+        (strategy, smoothed, one_hot),
+        (alone, summed, one_hot),
+        (alone, smoothed_function, y),
+    ):
+        model = softmax_model(where, loss, loss_weights=[0.5])
         expected = oracle(probabilities_of(model, x), y, smoothing=0.1)
         expected["loss"] *= 0.5
         assert evaluate(model, batches(x, labels)) == pytest.approx(expected, **EXACT)
     assert summed.reduction == reduction.SUM
-    logits = softmax_model(strategy, losses.SparseCategoricalCrossentropy(True), activation=None)
+    logits = softmax_model(alone, losses.SparseCategoricalCrossentropy(True), activation=None)
     expected = oracle(probabilities_of(logits, x), y)
     assert evaluate(logits, batches(x, y)) == pytest.approx(expected, **EXACT)
-    regression = softmax_model(strategy, "mse", activation=None)
+    regression = softmax_model(alone, "mse", activation=None)
     targets = np.random.default_rng(0).normal(size=(13, CLASSES)).astype(np.float32)
     error = regression.predict(x, verbose=0).astype(np.float64) - targets
     assert evaluate(regression, batches(x, targets), top=()) == pytest.approx(
@@ -181,9 +193,9 @@ def picture_model(strategy, activation, loss):
     return model
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_flip_averages_the_probabilities_of_both_views(replicas):
-    strategy = mirrored(replicas)
+@pytest.mark.slow
+def test_flip_averages_the_probabilities_of_both_views():
+    strategy = mirrored(2)
     rng = np.random.default_rng(6)
     x = rng.normal(size=(11, 4, 5, 3)).astype(np.float32)
     y = rng.integers(0, CLASSES, 11)
@@ -193,52 +205,49 @@ def test_flip_averages_the_probabilities_of_both_views(replicas):
     assert evaluate(model, batches(x, y), flip=True) == pytest.approx(expected, **EXACT)
     assert evaluate(model, batches(x, y)) == pytest.approx(oracle(views[0], y), **EXACT)
     from_logits = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    logits = picture_model(strategy, None, from_logits)
+    logits = picture_model(mirrored(1), None, from_logits)
     assert evaluate(logits, batches(x, y), flip=True) == pytest.approx(expected, **EXACT)
-    undeclared = picture_model(strategy, None, "mse")
+    undeclared = picture_model(mirrored(1), None, "mse")
     targets = np.eye(CLASSES, dtype=np.float32)[y]
     with pytest.raises(ValueError, match="examples are negative or do not add up to 1"):
         evaluate(undeclared, batches(x, targets), flip=True)
     with pytest.raises(ValueError, match="flip=True mirrors pictures"):
-        evaluate(softmax_model(strategy), batches(*examples(4)), flip=True)
+        evaluate(plain_model(1), batches(*examples(4)), flip=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [17, 3])
-def test_eval_dataset_with_and_without_padding(count, tmp_path):
-    from tfscale.data import images
-    from tfscale.data.prepare import prepare_arrays
-
+def test_eval_dataset_with_and_without_padding(tmp_path):
     rng = np.random.default_rng(8)
-    labels = rng.integers(0, CLASSES, count)
-    pixels = rng.integers(0, 256, (count, 12, 12, 3)).astype(np.uint8)
     names = [str(i) for i in range(CLASSES)]
-    prepare_arrays(zip(pixels, labels, strict=True), str(tmp_path), "validation", names)
-    found = []
+    for count in (17, 3):  # a remainder, and fewer than replicas
+        labels = rng.integers(0, CLASSES, count)
+        pixels = rng.integers(0, 256, (count, 12, 12, 3)).astype(np.uint8)
+        prepare_arrays(zip(pixels, labels, strict=True), str(tmp_path), f"of_{count}", names)
+    models = []
     for replicas in (1, 4):
-        strategy = mirrored(replicas)
-        with strategy.scope():
+        with mirrored(replicas).scope():
             keras.utils.set_random_seed(9)
             layers = [keras.Input([8, 8, 3]), keras.layers.Conv2D(4, 3, activation="relu")]
-            layers += [
-                keras.layers.GlobalAveragePooling2D(),
-                keras.layers.Dense(CLASSES, "softmax"),
-            ]
+            layers += [keras.layers.GlobalMaxPooling2D(), keras.layers.Dense(CLASSES, "softmax")]
             model = keras.Sequential(layers)
             model.compile("sgd", "sparse_categorical_crossentropy")
-        for pad in (False, True):
-            data = functools.partial(
-                images.eval_dataset, str(tmp_path), 8, 8, pad_remainder=pad, threads=1
+            models.append(model)
+    one_device, model = models
+    for count, paddings in ((17, (False, True)), (3, (False,))):
+        data = functools.partial(
+            images.eval_dataset, str(tmp_path), 8, 8, split=f"of_{count}", threads=1
+        )
+        expected = evaluate(one_device, data())
+        assert expected["examples"] == count
+        for pad in paddings:
+            split = model.distribute_strategy.distribute_datasets_from_function(
+                functools.partial(data, pad_remainder=pad)
             )
-            split = strategy.distribute_datasets_from_function(data)
-            found += [evaluate(model, split), evaluate(model, data())]
-    assert found[0]["examples"] == count
-    for other in found[1:]:
-        assert other == pytest.approx(found[0], **EXACT)
+            assert evaluate(model, split) == pytest.approx(expected, **EXACT)
 
 
 def test_what_cannot_be_evaluated_is_named():
-    model, x, y = softmax_model(mirrored(2)), *examples(8)
+    model, x, y = plain_model(2), *examples(8)
 
     def refused(match, data, model=model, error=ValueError, **options):
         with pytest.raises(error, match=match):
@@ -247,7 +256,7 @@ def test_what_cannot_be_evaluated_is_named():
     refused("steps=3, but the dataset ended after 1 batches", batches(x, y), steps=3)
     refused("steps=0: a number of batches", batches(x, y), steps=0)
     refused("the dataset has no end: give steps", batches(x, y).repeat())
-    endless = mirrored(2).experimental_distribute_dataset(batches(x, y).repeat())
+    endless = model.distribute_strategy.experimental_distribute_dataset(batches(x, y).repeat())
     refused("the dataset has no end: give steps", endless)
     refused("the dataset has no example", batches(x[:0], y[:0]))
     refused("dataset is a tuple", (x, y), error=TypeError)
