@@ -6,11 +6,11 @@ from pathlib import Path
 
 from tfscale.cluster import ClusterConfig
 from tfscale.cores import LOCAL_WORKERS, available_cores
+from tfscale.gpus import visible_gpus
 from tfscale.processes import Command
 from tfscale.rendezvous.proxies import exempt
 
 from . import data_service
-from .gpus import visible_gpus
 
 _HOST = "127.0.0.1"
 _LOOPBACK = ("localhost", _HOST, "::1")

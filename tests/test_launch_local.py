@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from launch import cli, gpus, local, local_job
+from launch import cli, local, local_job
 from tfscale.cluster import ClusterConfig
 from tfscale.cores import available_cores
+from tfscale.gpus import visible_gpus
 from tfscale.rendezvous.ports import reserve_ports
 
 ROOT = Path(__file__).parent.parent
@@ -376,6 +377,6 @@ def test_gpus_are_divided_where_there_are_enough(monkeypatch, tmp_path):
     assert planned[0].env["CUDA_VISIBLE_DEVICES"] == "-1"
     for name in ("nvidia0", "nvidia10", "nvidia2", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    assert gpus.visible_gpus({}, tmp_path) == ["0", "2", "10"]
-    assert gpus.visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == []
-    assert gpus.visible_gpus({"CUDA_VISIBLE_DEVICES": "3,-1,4"}, tmp_path) == ["3"]
+    assert visible_gpus({}, tmp_path) == ["0", "2", "10"]
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == []
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": "3,-1,4"}, tmp_path) == ["3"]

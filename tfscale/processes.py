@@ -8,14 +8,13 @@ whole process group, a time of grace, SIGKILL.
 import contextlib
 import selectors
 import signal
-import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 from tfscale.process_group.commands import Command, RunningCommand
 from tfscale.process_group.group_result import GroupResult
+from tfscale.process_group.guard import Guard
 
 __all__ = ["Command", "GroupResult", "run_group"]
 
@@ -81,7 +80,7 @@ class _Group:
         self._members = [RunningCommand(command, write, tail_lines) for command in commands]
         self._notify = notify
         self._grace_seconds = grace_seconds
-        self._watchdog = None
+        self._guard = None
         self._signals = []
         self._failed_first = self._stopped_by = None
         self._timed_out = False
@@ -104,20 +103,7 @@ class _Group:
                 signal.signal(number, handler)
 
     def __enter__(self):
-        self._watchdog = subprocess.Popen(
-            [
-                sys.executable,
-                "-I",
-                "-S",
-                str(Path(__file__).parent / "process_group" / "watchdog.py"),
-            ]
-            + [str(self._grace_seconds)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-            bufsize=1,
-            start_new_session=True,
-        )
+        self._guard = Guard(self._grace_seconds)
         return self
 
     def __exit__(self, *_):
@@ -125,11 +111,9 @@ class _Group:
             member.signal(signal.SIGKILL)  # Whatever the workers left behind them.
             if member.process is not None:
                 member.process.wait()
-                self._tell_watchdog(f"-{member.process.pid}")
+                self._guard.remove(member.process.pid)
             member.close()
-        with contextlib.suppress(OSError):
-            self._watchdog.stdin.close()
-        self._watchdog.wait()
+        self._guard.close()
 
     def watch(self, timeout_seconds):
         self._start()
@@ -157,7 +141,7 @@ class _Group:
             member.start()
             if member.process is None:
                 return
-            self._tell_watchdog(f"+{member.process.pid}")
+            self._guard.add(member.process.pid)
 
     def _note_failure(self):
         for index, member in enumerate(self._members):
@@ -212,7 +196,3 @@ class _Group:
         for member in self._members:
             member.signal(signal.SIGTERM)
         return True
-
-    def _tell_watchdog(self, line):
-        with contextlib.suppress(OSError):
-            self._watchdog.stdin.write(f"{line}\n")

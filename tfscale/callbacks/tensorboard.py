@@ -165,7 +165,9 @@ class TensorBoard(StepCallback):
 def _writer(folder, first_iteration):
     """A writer of event files that tells TensorBoard to drop points after `first_iteration`."""
     with tf.Graph().as_default():  # the writer refuses to be made in eager mode
-        writer = tf.compat.v1.summary.FileWriter(str(folder))
+        # Files are named by the second, and a run in phases may open two in one.
+        suffix = f".{first_iteration}"
+        writer = tf.compat.v1.summary.FileWriter(str(folder), filename_suffix=suffix)
     start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
     # TensorBoard drops what has this step or a later one; the point at `first_iteration` stays.
     writer.add_event(

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from tfscale.gpus import visible_gpus
+
 
 def divide_gpus(environ, parallel, devices=Path("/dev")):
     """The GPUs of each of `parallel` trials: lists of ids as ``CUDA_VISIBLE_DEVICES`` names them.
@@ -22,7 +24,7 @@ def divide_gpus(environ, parallel, devices=Path("/dev")):
     >>> divide_gpus({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 2)
     [['0', '1'], ['2', '3']]
     """
-    found = _visible(environ, devices)
+    found = visible_gpus(environ, devices)
     if parallel == 1 or not found:
         return [None] * parallel
     each = len(found) // parallel
@@ -33,16 +35,3 @@ def divide_gpus(environ, parallel, devices=Path("/dev")):
             "train on CPU"
         )
     return [found[i * each : (i + 1) * each] for i in range(parallel)]
-
-
-def _visible(environ, devices):
-    text = environ.get("CUDA_VISIBLE_DEVICES")
-    if text is None:
-        numbers = (path.name.removeprefix("nvidia") for path in devices.glob("nvidia[0-9]*"))
-        return [str(number) for number in sorted(int(n) for n in numbers if n.isdigit())]
-    ids = []
-    for entry in (part.strip() for part in text.split(",")):
-        if not entry or entry.startswith("-"):
-            break  # CUDA ignores everything after the first invalid id.
-        ids.append(entry)
-    return ids

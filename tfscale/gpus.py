@@ -1,4 +1,4 @@
-"""The GPUs that this machine has to share among workers."""
+"""The GPUs of this machine, to be shared among workers or trials."""
 
 from pathlib import Path
 
