@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 from tfscale._keras import keras
-from tfscale.callbacks import progress
+from tfscale.callbacks import progress, rates
 from tfscale.callbacks.checkpoint import CheckpointAndResume
 from tfscale.callbacks.progress import Progress
 from tfscale.callbacks.tensorboard import TensorBoard
@@ -236,6 +236,26 @@ def test_progress_in_a_log_file_has_lines_in_mid_epoch_too(monkeypatch):
     middle = out.getvalue().splitlines()[2:-1]
     # Steps of 20 ms and lines every 50 ms.
     assert len(middle) == 1 and "step 4/6" in middle[0] and "s left" in middle[0]
+
+
+def test_an_evaluation_at_the_end_of_an_epoch_is_not_the_time_of_steps(tmp_path, monkeypatch):
+    now = [0.0]
+
+    class Steps(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            now[0] += 0.02
+
+        def on_epoch_end(self, epoch, logs=None):
+            now[0] += 100
+
+    fake = types.SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: 0.0)
+    monkeypatch.setattr(rates, "time", fake)
+    out = io.StringIO()
+    callbacks = [Steps(), Progress(BATCH, stream=out), TensorBoard(tmp_path, BATCH)]
+    fit(callbacks, epochs=2, validate=False)
+    seconds = event_scalars(tmp_path)["train"]["step_seconds"]
+    assert [value for _, value in seconds] == pytest.approx([0.02, 0.02])
+    assert f"{BATCH / 0.02:,.0f} images/s" in out.getvalue().splitlines()[-1]
 
 
 def test_progress_on_a_terminal_updates_one_line():

@@ -7,7 +7,7 @@ import numpy as np
 
 from tfscale._keras import retrace
 from tfscale._keras.training_state import StepCallback
-from tfscale.callbacks.rates import StepClock
+from tfscale.callbacks.rates import StepClock, wait_for
 from tfscale.data import verdict
 from tfscale.distribute.all_reduce import plan_of
 from tfscale.distribute.strategy import topology_of
@@ -79,10 +79,13 @@ class Progress(StepCallback):
             # Only here are the logs fetched, which waits for the device.
             metrics = _metrics(logs)
             self._show(self._line(metrics, self._clock.peek()))
+        if self._done == self.params.get("steps"):
+            wait_for(logs)
+            self._last = self._clock.peek()
 
     def on_test_begin(self, logs=None):
         if self._active and self._done is not None:
-            self._last = self._clock.peek()
+            self._last = self._last or self._clock.peek()
             if self._terminal:
                 self._show(f"{self._place()}  validating")
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfscale._keras import retrace
 from tfscale._keras.training_state import StepCallback
 from tfscale.callbacks.bucket_table import bucket_table
-from tfscale.callbacks.rates import Interval, StepClock
+from tfscale.callbacks.rates import Interval, StepClock, wait_for
 from tfscale.data import verdict
 
 
@@ -93,10 +93,14 @@ class TensorBoard(StepCallback):
             # Reading the logs waits for the step, so the time is that of finished steps.
             scalars = {f"batch_{name}": value for name, value in _scalars(logs).items()}
             self._write("train", scalars | self._rate() | self._speed(self._lap()))
+        if batch + 1 == self.params.get("steps"):
+            # What an evaluation at the end of the epoch takes is not the time of steps.
+            wait_for(logs)
+            self._last = self._lap()
 
     def on_test_begin(self, logs=None):
-        # The validation at the end of an epoch: its time is not that of steps.
-        if self._writers is not None:
+        # Of an epoch whose number of steps is not known beforehand.
+        if self._writers is not None and self._last is None:
             self._last = self._lap()
 
     def on_epoch_end(self, epoch, logs=None):

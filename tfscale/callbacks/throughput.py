@@ -2,10 +2,8 @@
 
 import statistics
 
-import tensorflow as tf
-
 from tfscale._keras.training_state import StepCallback
-from tfscale.callbacks.rates import StepClock
+from tfscale.callbacks.rates import StepClock, wait_for
 
 
 class Throughput(StepCallback):
@@ -94,10 +92,3 @@ class Throughput(StepCallback):
         interval = self._clock.lap()
         if interval.steps:
             self.epochs.append(interval)
-
-
-def wait_for(logs):
-    """Waits until the step that gave these logs is done: devices run behind the Python loop."""
-    for value in tf.nest.flatten(logs or {}):
-        if tf.is_tensor(value):
-            value.numpy()
