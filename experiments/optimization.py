@@ -72,11 +72,7 @@ def learning_rate(run, phases, steps_per_epoch):
 
     if run.learning_rate_values is not None:
         return _lines(run.learning_rate_epochs, run.learning_rate_values, phases, steps_per_epoch)
-    peak = run.peak_learning_rate
-    if peak is None:
-        peak = optimizers.schedules.scale_learning_rate(
-            run.base_learning_rate, run.global_batch_size
-        )
+    peak = peak_rate(run)
     if run.warmup_epochs > run.epochs:
         logging.getLogger("tfscale").warning(
             "the warm-up of %g epochs is longer than the run of %d: the learning rate ends below "
@@ -95,6 +91,15 @@ def learning_rate(run, phases, steps_per_epoch):
         power=2.0,
     )
     return optimizers.schedules.LinearWarmup(decay, warmup)
+
+
+def peak_rate(run):
+    """The learning rate after the warm-up, of a run without knots."""
+    from tfscale import optimizers
+
+    if run.peak_learning_rate is not None:
+        return run.peak_learning_rate
+    return optimizers.schedules.scale_learning_rate(run.base_learning_rate, run.global_batch_size)
 
 
 def momentum_schedule(run, phases, steps_per_epoch):

@@ -161,5 +161,5 @@ def _line(run, before, batch, replicas, rates):
         new_warmup = rates["learning_rate_epochs"][place]
     rule = "linearly" if run.optimizer == "sgd" else "as Google's table of LARS has it by batch"
     parts.append(f"learning rate {old:.4g} -> {new:.4g}")
-    parts.append(f"warm-up {warmup:g} -> {new_warmup:g} epochs ({rule})")
+    parts.append(f"warm-up {warmup:.3g} -> {new_warmup:.3g} epochs ({rule})")
     return ", ".join(parts)

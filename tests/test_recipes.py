@@ -74,17 +74,17 @@ def test_numbers_of_a_plan_against_their_formulas(models, monkeypatch):
     run, line = scaling.for_replicas(RECIPES["light_128"](), Topology(16, 8))
     assert line is None and run.norm_group_size == 1
     text = "\n".join(plan.lines(run, Topology(16, 8)))
+    rows = [line.split("  ") for line in text.splitlines() if re.match(r"[1-4]  .*\d x ", line)]
+    rows = [[cell.strip() for cell in row if cell] for row in rows]
     # Float32 between 16 workers: 2 (N - 1) / N of each gradient.
-    dense = 4 * PARAMETERS * 2 * 15 / 16 / 1e6
-    rows = [line.split() for line in text.splitlines() if re.match(r"[1-4]  +\d+ \(", line)]
-    assert [row[-3 if row[-1] == "s" else -4] for row in rows][1] == f"{dense:.1f}"
+    assert [row[5] for row in rows[1:]] == [f"{4 * PARAMETERS * 2 * 15 / 16 / 1e6:.1f}"] * 3
+    assert float(rows[0][5]) < float(rows[1][5]) / 4
     # 39 steps an epoch; a replica takes 256 / 4400 s for one, and what of the exchange is exposed.
-    compute, exposed = (float(re.findall(r"([\d.]+) ms", line)[k]) for line in text.splitlines()
-                        if re.match(r"1  +\d+ \(", line) for k in (0, 1))  # fmt: skip
-    assert compute == pytest.approx(256 / 4400 * 1e3, abs=0.05)
+    assert [row[3] for row in rows] == ["58.2 ms", "85.0 ms", "206.5 ms", "180.3 ms"]
     seconds = float(re.search(r"time of all steps: ([\d.]+)", text)[1])
     least = 39 * (13 * 256 / 4400 + 11 * 256 / 3010 + 3 * 256 / 1240) + 78 * 128 / 710
-    assert least < seconds < 2 * least and exposed >= 0
+    assert least < seconds < 2 * least
+    assert "learning rate 25 at its peak, after 14 epochs" in text
 
 
 def test_memory_of_a_device(models, monkeypatch):
@@ -306,16 +306,29 @@ def test_a_trial_keeps_what_makes_the_recipe():
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", ["light_128", "single_host_16", "tpu_v3_pod"])
-def test_a_trial_trains_here(name, tmp_path, monkeypatch, capsys):
+def test_a_trial_trains_here(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TFSCALE_DEVICES_PER_WORKER", "2")
-    flags = ["--model=resnet_small", "--micro_batches=2", f"--model_dir={tmp_path}", "--trial"]
-    assert train.main([f"--config={name}", *flags]) == 0
+    two_phases = [
+        "--phase_epochs=13,15",
+        "--phase_image_sizes=96,288",
+        "--phase_batch_sizes=32768,16384",
+        "--phase_min_crop_areas=0.15,0.5",
+    ]
+    options = ["--blur_pool", "--flip_eval", "--ema=0.9", "--micro_batches=2"]
+    quick = [
+        "--model=resnet_small",
+        "--precision=mixed_bfloat16",
+        f"--model_dir={tmp_path}",
+        "--trial",
+    ]
+    assert train.main(["--config=light_128", *two_phases, *options, *quick]) == 0
     said = capsys.readouterr().out
-    assert "2 replicas in place of" in said
+    assert "2 replicas in place of 128: batch 32768 -> 16 (8 each)" in said
     summary = json.loads((tmp_path / "trial" / "summary.json").read_text())
     assert summary["devices_per_worker"] == 2 and summary["input"] == {"dataset": "synthetic"}
     assert 0 <= summary["accuracy"] <= summary["top_5"] <= 1 and np.isfinite(summary["loss"])
     lines = (tmp_path / "trial" / "epochs.jsonl").read_text().splitlines()
-    assert len(lines) == len(RECIPES[name]().phase_epochs or (1,))
-    assert "val_top_5" in json.loads(lines[-1])["metrics"]
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
+    assert json.loads(lines[-1])["metrics"]["val_top_5"] == summary["top_5"]
+    assert train.main(["--config=light_128", *two_phases, *options, *quick]) == 0
+    assert "is complete" in capsys.readouterr().out

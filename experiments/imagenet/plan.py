@@ -50,11 +50,12 @@ def lines(run, topology):
         f"{run.model}, {net.parameters:,} parameters in {count} tensors, {policy}; "
         f"{_optimizer(run)}; {topology.workers} workers x {topology.devices_per_worker} devices",
         progressive.plan_table(rows),
+        _peak(run),
         "",
         _times(run, topology, rows, exchanges),
         "",
         *_memory(run, topology, phases, model, optimizer),
-        *_notes(run, exchanges),
+        *_notes(run, topology, exchanges),
     ]
     return text
 
@@ -89,6 +90,16 @@ def _build(run, phases, steps, num_classes):
     finally:
         keras.mixed_precision.set_global_policy(before)
     return policy, model, optimizer
+
+
+def _peak(run):
+    """Where the learning rate is highest, which is rarely the end of a phase."""
+    values = run.learning_rate_values
+    if values is not None:
+        peak, epoch = max(values), run.learning_rate_epochs[values.index(max(values))]
+    else:
+        peak, epoch = optimization.peak_rate(run), run.warmup_epochs
+    return f"learning rate {peak:.4g} at its peak, after {epoch:.3g} epochs"
 
 
 def network(model):
@@ -174,10 +185,15 @@ def _times(run, topology, rows, exchanges):
     return aligned(cells)
 
 
-def _notes(run, exchanges):
-    link = f"a worker's link of {format_rate(parse_rate(run.assumed_link))}" if (
-        run.assumed_link
-    ) else "links without limit, so that no exchange is counted"  # fmt: skip
+def _notes(run, topology, exchanges):
+    link = "links without limit (--assumed_link), so that no exchange is counted"
+    if topology.workers == 1:
+        link = "one worker, of which nothing crosses a network"
+    elif run.assumed_link:
+        link = (
+            f"a worker's link of {format_rate(parse_rate(run.assumed_link))} (--assumed_link), and "
+            "the cost model's constants for accelerators, which nobody measured"
+        )
     if exchanges[0]["compute"] is None:
         return [
             "no time is predicted without --assumed_images_per_second, the training speed of one "
@@ -187,11 +203,10 @@ def _notes(run, exchanges):
     total = sum(found["seconds"] for found in exchanges)
     given = ",".join(f"{value:g}" for value in run.assumed_images_per_second)
     return [
-        f"time of all steps: {_duration(total)}, of evaluation, input, checkpoints and start "
-        "nothing is counted",
-        f"assumed: {given} images/s of one device (--assumed_images_per_second), {link} "
-        "(--assumed_link), constants of the cost model for accelerators, which nobody measured",
-        "MB sent: by each worker in a step, over its link, at the end of the phase",
+        f"time of all steps: {_duration(total)}; evaluation, input, checkpoints and the start come "
+        "on top",
+        f"assumed: {given} images/s of one device (--assumed_images_per_second); {link}",
+        "MB sent and exposed exchange: of each worker, in a step at the end of the phase",
     ]
 
 
