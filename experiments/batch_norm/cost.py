@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments import fashion
-from experiments.batch_norm.training import load
+from experiments.batch_norm.training import WIDTHS, load
 
 
 def main(argv=None):
@@ -31,7 +31,7 @@ def main(argv=None):
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
     from tfscale import distribute
 
-    strategy = distribute.create_strategy("multi_worker_mirrored")
+    strategy = distribute.create_strategy()
     (images, labels), _ = load(args.dataset, args.data_dir, args.examples or 4096)
     groups = [int(group) for group in args.groups.split(",")]
     models = {group: build(strategy, images.shape[1:], group) for group in groups}
@@ -62,7 +62,9 @@ def build(strategy, input_shape, group):
         GroupedSyncBatchNormalization, group_size=group, momentum=0.9, epsilon=1e-5
     )
     with strategy.scope():
-        model = resnet_small(input_shape, norm=norm, mean=[fashion.MEAN], std=[fashion.STD])
+        model = resnet_small(
+            input_shape, norm=norm, widths=WIDTHS, mean=[fashion.MEAN], std=[fashion.STD]
+        )
         model.compile(
             keras.optimizers.SGD(0.01, momentum=0.9), keras.losses.SparseCategoricalCrossentropy()
         )

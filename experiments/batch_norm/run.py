@@ -10,6 +10,7 @@ processes of its own (2 workers x 2 devices). Resumable: what is in the results 
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -21,7 +22,7 @@ from experiments.batch_norm import report
 RESULTS = Path(__file__).resolve().parent / "results"
 QUICK = {
     "dataset": "digits",
-    "epochs": 2,
+    "epochs": 6,
     "seeds": 2,
     "per_replica": "2",
     "rounds": 2,
@@ -35,6 +36,7 @@ COST_SETTINGS = ("dataset", "workers", "devices_per_worker", "cost_per_replica",
 def main(argv=None):
     args = parse(argv)
     folder = Path(args.results)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         runs = paired.Results(
             folder / "runs.json",

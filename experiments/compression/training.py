@@ -63,7 +63,8 @@ def train(args, phases, strategy, data):
         # An element for each replica, in the order of the devices.
         rows = rows.reshape(-1, context.get_per_replica_batch_size(args.batch))
         x, y = tf.constant(images), tf.constant(labels)
-        dataset = tf.data.Dataset.from_tensor_slices(rows)
+        # Without end: else the workers ask each other in each step whether there is another.
+        dataset = tf.data.Dataset.from_tensor_slices(rows).repeat()
         return dataset.map(lambda r: (tf.gather(x, r), tf.gather(y, r))).prefetch(4)
 
     with strategy.scope():

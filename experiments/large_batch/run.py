@@ -10,6 +10,7 @@ results (search.json, runs.json) is not run again.
 """
 
 import dataclasses
+import os
 import sys
 import time
 from pathlib import Path
@@ -25,6 +26,7 @@ SEARCH_SEED = 1000
 def main(argv=None):
     settings, args = parse(argv, __doc__)
     folder = Path(args.results)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     shared = dataclasses.asdict(settings)
     try:
         trials = paired.Results(

@@ -10,8 +10,8 @@ OPTIMIZERS = ("sgd", "lars")
 RESULTS = Path(__file__).resolve().parent / "results"
 QUICK = {
     "dataset": "digits",
-    "batches": "32,256",
-    "tuned_batches": "32,256",
+    "batches": "32,128",
+    "tuned_batches": "32,128",
     "micro_batch": 32,
     "epochs": 6,
     "trials": 3,
@@ -29,6 +29,7 @@ class Settings:
         epochs: `int`, how often each run sees the training pictures, whatever its batch.
         micro_batch: `int`, examples that share batch-norm statistics; larger batches are made of
             several of them.
+        widths: `list` of `int`, filters of each stage of the network.
         warmup: `float`, share of the steps in which the learning rate climbs.
         weight_decay, momentum, trust_coefficient: `float`, of the optimizers.
         low, high: `float`, bounds of the learning rate in the search.
@@ -38,15 +39,16 @@ class Settings:
 
     dataset: str = "fashion_mnist"
     examples: int | None = None
-    epochs: int = 10
+    epochs: int = 14
     micro_batch: int = 256
+    widths: tuple[int, ...] = (8, 16, 32)
     warmup: float = 0.2
     weight_decay: float = 5e-4
     momentum: float = 0.9
-    trust_coefficient: float = 0.02
+    trust_coefficient: float = 0.1
     low: float = 0.02
     high: float = 20.0
-    trials: int = 12
+    trials: int = 10
     tuned_batches: tuple[int, int] = (256, 16384)
 
 
@@ -69,6 +71,11 @@ def parse(argv, description):
         "--tuned_batches",
         default=",".join(map(str, default.tuned_batches)),
         help="the two at which the learning rate is searched for (default: %(default)s)",
+    )
+    add(
+        "--widths",
+        default=",".join(map(str, default.widths)),
+        help="filters of the network's stages, list with commas (default: %(default)s)",
     )
     for name, kind, text in (
         ("trials", int, "of the search, for each optimizer and tuned batch"),
@@ -95,10 +102,11 @@ def parse(argv, description):
     if args.quick:
         parser.set_defaults(**QUICK)
         args = parser.parse_args(argv)
-    args.batches, args.tuned_batches = (
-        _batches(parser, args, name) for name in ("batches", "tuned_batches")
-    )
-    if len(args.tuned_batches) != 2:
+    for name in ("batches", "tuned_batches", "widths"):
+        setattr(args, name, _numbers(parser, name, getattr(args, name)))
+    for name in ("batches", "tuned_batches"):
+        _check_batches(parser, args, name)
+    if len(set(args.tuned_batches)) != 2:
         parser.error(f"--tuned_batches={args.tuned_batches}: two different ones are needed")
     if not 0 < args.low < args.high:
         parser.error(f"--low={args.low} --high={args.high}: 0 < low < high is needed")
@@ -106,18 +114,17 @@ def parse(argv, description):
     return Settings(**fields), args
 
 
-def _batches(parser, args, name):
-    text = getattr(args, name)
+def _numbers(parser, name, text):
     try:
-        batches = tuple(sorted({int(part) for part in text.split(",")}))
+        return tuple(int(part) for part in text.split(","))
     except ValueError:
         parser.error(f"--{name}={text}: expected numbers with commas between them")
-    for batch in batches:
+
+
+def _check_batches(parser, args, name):
+    for batch in getattr(args, name):
         if batch < 1 or (batch > args.micro_batch and batch % args.micro_batch):
-            parser.error(
-                f"--{name}={text}: {batch} is not a multiple of --micro_batch={args.micro_batch}"
-            )
-    return batches
+            parser.error(f"--{name}: {batch} is not a multiple of --micro_batch={args.micro_batch}")
 
 
 def arm(optimizer, batch):

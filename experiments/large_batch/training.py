@@ -1,5 +1,6 @@
 """One run: a small residual network, trained by one optimizer with one batch size."""
 
+import gc
 from typing import NamedTuple
 
 import numpy as np
@@ -45,7 +46,7 @@ def optimizer_of(name, learning_rate, steps, settings):
 
     warmup = max(1, round(settings.warmup * steps))
     decay = keras.optimizers.schedules.PolynomialDecay(
-        learning_rate, max(1, steps - warmup), end_learning_rate=0.0, power=2.0
+        float(learning_rate), max(1, steps - warmup), end_learning_rate=0.0, power=2.0
     )
     return LARS(
         # Not from 0: one of thirty steps would be wasted.
@@ -71,10 +72,14 @@ def train(optimizer, learning_rate, batch, seed, split, settings):
     from tfscale.models.resnet import resnet_small
 
     keras.backend.clear_session()
+    gc.collect()  # Models before are cycles of references, which Python would reach much later.
+    tf.get_logger().setLevel("ERROR")  # It would advise against a trace for each run.
     keras.utils.set_random_seed(seed)
     examples = len(split.images)
     steps = steps_of(settings, batch, examples)
-    model = resnet_small(split.images.shape[1:], mean=[fashion.MEAN], std=[fashion.STD])
+    model = resnet_small(
+        split.images.shape[1:], widths=settings.widths, mean=[fashion.MEAN], std=[fashion.STD]
+    )
     model.compile(
         optimizer_of(optimizer, learning_rate, steps, settings),
         keras.losses.SparseCategoricalCrossentropy(),
