@@ -69,6 +69,7 @@ def test_each_recipe_has_a_plan(name, models, monkeypatch, capsys):
     assert float(first) == pytest.approx(0.0, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_numbers_of_a_plan_against_their_formulas(models, monkeypatch):
     monkeypatch.setattr(optimization, "build_model", models)
     run, line = scaling.for_replicas(RECIPES["light_128"](), Topology(16, 8))
