@@ -7,8 +7,6 @@ import re
 import signal
 import sys
 
-from tfscale.distribute import explain_lost_worker
-
 
 def report(error):
     """Says on standard error why the program ends; TFSCALE_TRACEBACK=1 asks for tracebacks.
@@ -30,6 +28,8 @@ def report(error):
 
 def explain(error):
     """The text of an error; that of TensorFlow for a lost worker in our words."""
+    from tfscale.distribute import explain_lost_worker  # loads TensorFlow, which --help does not
+
     text = getattr(error, "message", None) or str(error)
     if lost := explain_lost_worker(text):
         return f"{lost}: they go on from the last checkpoint"
