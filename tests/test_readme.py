@@ -76,6 +76,34 @@ def test_the_example_of_input_is_valid():
     assert called[0].keys() <= parameters.keys() and called[0]["cache"].memory == "8GiB"
 
 
+@pytest.mark.slow
+def test_the_example_of_phases_trains():
+    import tensorflow as tf
+
+    from tfscale import keras, progressive
+
+    (example,) = [block for block in code_blocks("python") if "progressive.fit" in block]
+
+    def pictures(size, batch):
+        return tf.data.Dataset.from_tensors((tf.zeros([batch, size, size, 3]), tf.zeros([batch])))
+
+    def make_data(phase, step):
+        dataset = pictures(phase.image_size, 16).repeat().skip(step)
+        return progressive.PhaseData(dataset, steps_per_epoch=1)
+
+    model = keras.Sequential(
+        [
+            keras.Input([None, None, 3]),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(8, "softmax"),
+        ]
+    )
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    names = {"model": model, "make_data": make_data, "resume": None, "held_out": pictures(32, 3)}
+    exec(example, names)
+    assert int(model.optimizer.iterations) == 6
+
+
 def test_the_table_names_what_exists():
     for dotted in set(re.findall(r"`(tfscale(?:\.\w+)+)`", README)):
         parent, _, name = dotted.rpartition(".")

@@ -11,14 +11,12 @@ import argparse
 import os
 import statistics
 import sys
-import time
 
 from experiments.allreduce.results import aligned, check_writable, write_json
 from experiments.commands import exit_code
+from experiments.input import sharing_run
 from tfscale.cores import LOCAL_WORKERS
 from tfscale.testing import run_in_processes
-
-WARM_UP_BATCHES = 10
 
 
 def main(argv=None):
@@ -71,7 +69,7 @@ def _measure(args):
         for workers in args.workers:
             settings = (args.data_dir, args.image_size, args.batch, args.seconds, workers)
             found = run_in_processes(
-                read, workers, args=settings, timeout=args.seconds + 300,
+                sharing_run.read, workers, args=settings, timeout=args.seconds + 300,
                 env={LOCAL_WORKERS: str(workers)},
             )  # fmt: skip
             begin, end = max(row["begin"] for row in found), min(row["end"] for row in found)
@@ -94,33 +92,6 @@ def _measure(args):
         }
         for workers, mine in rates.items()
     ]
-
-
-def read(data_dir, image_size, batch, seconds, workers):
-    """What one worker does: reads its share as in training, and counts from when all can."""
-    import json
-
-    import tensorflow as tf
-
-    import tfscale
-    from tfscale import cores, distribute
-
-    index = json.loads(os.environ["TF_CONFIG"])["task"]["index"] if workers > 1 else 0
-    # The cluster is there for one thing: that all begin at the same time.
-    strategy = distribute.create_strategy("auto")
-    context = tf.distribute.InputContext(workers, index, workers)
-    dataset = tfscale.data.train_dataset(data_dir, batch * workers, image_size, context)
-    batches = iter(dataset)
-    for _ in range(WARM_UP_BATCHES):
-        next(batches)
-    distribute.gather_values(strategy, "warm", index, timeout_seconds=120)
-    begin, pictures = time.time(), 0
-    while time.time() < begin + seconds:
-        pictures += int(next(batches)[0].shape[0])
-    end = time.time()
-    distribute.gather_values(strategy, "measured", index, timeout_seconds=120)
-    threads = cores.usable_cores()
-    return {"begin": begin, "end": end, "pictures": pictures, "threads": threads}
 
 
 def table(rows):
