@@ -52,6 +52,7 @@ setup(
             "pillow>=10",
             "pytest>=8",
             "pytest-timeout>=2.3",
+            "pytest-xdist>=3.6",
             "ruff>=0.6",
             "scikit-learn>=1.3",
             "tensorboard>=2.20,<2.22",

@@ -21,8 +21,15 @@ echo "Installing the test extras (some minutes the first time) ..."
 # The tests import the package from this folder: its C ops must lie here too.
 "$python" setup.py --quiet build_ext --inplace
 rm -rf build ./*.egg-info
+which="" # of the tests
 if [ "${1:-}" = "--fast" ]; then
     shift
-    set -- -m "not slow" "$@"
+    which="not slow and "
 fi
-exec "$python" -m pytest -q --durations=15 "$@"
+# Two at a time: most wait half of their time. pytest says 5 where it finds none to run.
+beside=0 alone=0
+"$python" -m pytest -q --durations=15 -n 2 --dist loadfile -m "${which}not alone" "$@" || beside=$?
+"$python" -m pytest -q --durations=5 -m "${which}alone" "$@" || alone=$?
+[ "$beside" = 0 ] || [ "$beside" = 5 ] || exit "$beside"
+[ "$alone" = 5 ] && exit "$beside"
+exit "$alone"

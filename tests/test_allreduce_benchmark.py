@@ -14,6 +14,7 @@ from experiments.allreduce import benchmark, claims, methods, results, shapes, t
 from tests.network_lab import real_lab
 from tfscale.distribute import compression
 
+pytestmark = pytest.mark.alone
 ROOT = Path(__file__).resolve().parent.parent
 
 

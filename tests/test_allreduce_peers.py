@@ -11,6 +11,7 @@ from experiments.allreduce import peers
 from experiments.allreduce.lab import Lab
 from experiments.allreduce.peers import environments, launch, measuring, rows
 
+pytestmark = pytest.mark.alone
 SCRIPT = environments.ROOT / environments.SCRIPT
 SHAPES = [(3, 3, 16, 64), (64,), (256, 256)]
 COLUMNS = [

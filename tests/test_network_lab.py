@@ -14,6 +14,7 @@ from experiments.allreduce.lab import Lab
 from experiments.allreduce.network_commands import LabError
 from tests.network_lab import real_lab
 
+pytestmark = pytest.mark.alone
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -8,6 +8,7 @@ from experiments.allreduce import small_messages
 from tests.network_lab import real_lab
 
 # Worker 0's view: two open connections to 10.77.0.11 (one by IPv6), one that has ended, a listener.
+pytestmark = pytest.mark.alone
 TCP = """
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0A004D0A:08AE 0B004D0A:D431 01 00000000:00000000 00:00000000 00000000     0        0 1

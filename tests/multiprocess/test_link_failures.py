@@ -21,7 +21,7 @@ HEARTBEAT = 3
 # From the cut to the error, on a busy machine: a heartbeat, and a call's patience after it.
 BOUND = 3 * HEARTBEAT + 10
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 class Cluster:
