@@ -1,4 +1,4 @@
-"""ResNet-14 of bottleneck blocks, tfscale's and tf-models-official's: one architecture."""
+"""ResNet-8 of bottleneck blocks, tfscale's and tf-models-official's: one architecture."""
 
 from official.vision.configs import backbones, common, image_classification
 from official.vision.modeling.backbones import resnet as their_resnet
@@ -7,10 +7,10 @@ from official.vision.tasks.image_classification import ImageClassificationTask
 from tfscale import keras
 from tfscale.models import resnet as our_resnet
 
-DEPTHS, FILTERS = (1, 1, 1, 1), (64, 128, 256, 512)
+DEPTHS, FILTERS = (1, 1), (64, 128)
 # Their table has no small network of bottleneck blocks, and its basic blocks differ from ours by a
 # projection in the first stage.
-MODEL_ID = 14
+MODEL_ID = 8
 their_resnet.RESNET_SPECS[MODEL_ID] = [
     ("bottleneck", filters, depth) for filters, depth in zip(FILTERS, DEPTHS, strict=True)
 ]

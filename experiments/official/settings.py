@@ -38,7 +38,7 @@ class Settings:
 
     dataset: str = "fashion_mnist"
     batch: int = 512
-    steps: int = 360
+    steps: int = 240
     evaluations: int = 6
     learning_rate: float = 0.5
     lamb_learning_rate: float = 0.01
