@@ -1,0 +1,1 @@
+"""Does bfloat16 keep the accuracy, and what does it save?"""

@@ -1,0 +1,150 @@
+"""Does bfloat16 keep the accuracy, and what does it save here?
+
+    python -m experiments.precision.run --data_dir=imagenette2-160
+    python -m experiments.precision.run --quick    # does it run? digits, under 3 minutes
+    python -m experiments.precision.run --report   # table and plot of what is there
+
+Two arms, the same but for the precision that activations and gradients are computed in: float32,
+and mixed_bfloat16, whose weights and statistics are float32 too. Resumable: what is in the results
+is not run again. Each run is a process of its own.
+"""
+
+import statistics
+import sys
+from pathlib import Path
+
+from experiments import commands, imagenette, paired
+from experiments.allreduce.results import aligned
+from experiments.progressive import flags, report, training
+
+RESULTS = Path(__file__).resolve().parent / "results"
+QUICK = {
+    "dataset": "digits",
+    "image_size": 16,
+    "epochs": 5,
+    "batch": 32,
+    "widths": "16,32",
+    "stem": "small",
+    "seeds": 2,
+    "results": "runs/precision",
+}
+ARMS = ("float32", "mixed_bfloat16")
+SETTINGS = (
+    "dataset", "image_size", "epochs", "batch", "stem", "widths", "learning_rate", "weight_decay",
+)  # fmt: skip
+
+
+def main(argv=None):
+    args = parse(argv)
+    return commands.exit_code(lambda: run(args), "stopped; started again, it goes on")
+
+
+def run(args):
+    results = paired.Results(
+        Path(args.results) / "runs.json",
+        {name: getattr(args, name) for name in SETTINGS},
+        required=("arm", "seed", "accuracy", "images_per_second", "memory_mb"),
+    )
+    if not args.report:
+        run_all(args, results)
+    if not results.rows:
+        raise FileNotFoundError(f"{results.path} is not there; run without --report first")
+    comparison = paired.compare(results.rows, "float32")
+    print(paired.table(comparison))
+    print()
+    print(cost_table(results.rows))
+    print()
+    print(verdict(results.rows))
+    paired.plot_differences(
+        [row for row in comparison if row["arm"] != "float32"],
+        results.path.with_name("accuracy.png"),
+        "accuracy, percentage points from float32 (mean and 95 % interval)",
+    )
+    return 0
+
+
+def parse(argv):
+    parser = flags.parser_of("precision", __doc__, RESULTS)
+    add = parser.add_argument
+    add("--image_size", type=int, default=32, help="pixels (default: %(default)s)")
+    add("--epochs", type=int, default=12, help="of each run (default: %(default)s)")
+    add("--seeds", type=int, default=5, help="runs of each arm (default: %(default)s)")
+    add("--learning_rate", type=float, default=0.1, help="the highest (default: %(default)s)")
+    add("--weight_decay", type=float, default=5e-4, help="of kernels (default: %(default)s)")
+    return flags.parse(parser, argv, QUICK)
+
+
+def run_all(args, results):
+    """Trains what is not there yet, arms in turn."""
+    todo = [
+        (seed, arm)
+        for seed in range(args.seeds)
+        for arm in ARMS
+        if not results.has(arm=arm, seed=seed)
+    ]
+    if not todo:
+        return
+    records = imagenette.records(args.dataset, args.data_dir, args.records) / imagenette.FULL
+    progress = paired.Progress(len(todo))
+    for seed, arm in todo:
+        row = training.apart(run_of(args, arm, str(records.resolve()), seed))
+        results.add({"arm": arm, "seed": seed, **row})
+        progress.done(
+            f"seed {seed}  {arm:14s}  accuracy {row['accuracy']:.4f}  "
+            f"{row['images_per_second'][0]:.0f} images/s"
+        )
+
+
+def run_of(args, arm, records, seed):
+    """Returns the `training.Run` of an arm."""
+    return training.Run(
+        records,
+        seed,
+        (args.epochs,),
+        (args.image_size,),
+        args.image_size,
+        args.learning_rate,
+        (0.35,),
+        weight_decay=args.weight_decay,
+        precision=arm,
+        evaluate_every=args.epochs,  # before it, memory is that of training alone
+        **flags.network(args),
+    )
+
+
+def cost_table(rows):
+    """Returns speed and memory as text: medians and means, and ratios to float32."""
+    flat = [{**row, "speed": row["images_per_second"][0]} for row in rows]
+    lines = [["arm", "images/s", "ratio, 95 % interval", "memory", "ratio, 95 % interval"]]
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        own = [row for row in flat if row["arm"] == arm]
+        cells = [arm, f"{statistics.median(row['speed'] for row in own):.0f}"]
+        cells += [_ratio(flat, arm, "speed")]
+        cells += [f"{statistics.fmean(row['memory_mb'] for row in own):.0f} MB"]
+        cells += [_ratio(flat, arm, "memory_mb")]
+        lines.append(cells)
+    return aligned(lines)
+
+
+def _ratio(rows, arm, metric):
+    if arm == "float32":
+        return "1"
+    try:
+        return report.shown_ratio(*report.ratio(rows, arm, "float32", metric)[:3])
+    except ValueError:
+        return "-"
+
+
+def verdict(rows):
+    """The answer: does the interval of the difference hold 0?"""
+    mean, low, high, n = paired.differences(rows, "mixed_bfloat16", "float32")
+    found = f"mixed_bfloat16 {100 * mean:+.2f} points from float32"
+    if low is None:
+        return f"{found}; one seed says nothing of the noise"
+    if low <= 0 <= high:
+        return f"{found}: within the noise of {n} seeds ({100 * (high - low) / 2:.2f} either way)"
+    return f"{found}: beyond the noise of {n} seeds ({100 * low:+.2f} to {100 * high:+.2f})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Flags that the experiments on photographs have in common, and what follows from them."""
+
+import argparse
+
+from experiments import imagenette
+
+
+def parser_of(name, description, results):
+    """Returns an `argparse` parser with the flags of all of them.
+
+    Args:
+        name: `str`, of the experiment.
+        description: `str`.
+        results: `Path`, default of ``--results``.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m experiments.{name}.run",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    imagenette.add_flags(parser)
+    add("--batch", type=int, default=128, help="pictures of a step (default: %(default)s)")
+    add("--stem", choices=("small", "imagenet"), default="small", help="(default: %(default)s)")
+    add(
+        "--widths",
+        default="8,32,64,128",
+        help="filters of the network's stages, list with commas (default: %(default)s)",
+    )
+    add("--results", default=str(results), help="folder, read and added to (default: %(default)s)")
+    add("--report", action="store_true", help="only show what is there")
+    return parser
+
+
+def parse(parser, argv, quick):
+    """Returns the flags; with ``--quick``, `quick` has other defaults."""
+    parser.add_argument("--quick", action="store_true", help=f"other defaults: {quick}")
+    args = parser.parse_args(argv)
+    if args.quick:
+        parser.set_defaults(**quick)
+        args = parser.parse_args(argv)
+    args.widths = numbers(parser, "widths", args.widths)
+    return args
+
+
+def numbers(parser, name, text, kind=int):
+    """Returns the numbers of a list with commas."""
+    try:
+        values = tuple(kind(part) for part in text.split(","))
+    except ValueError:
+        parser.error(f"--{name}={text}: expected numbers with commas between them")
+    if min(values) <= 0:
+        parser.error(f"--{name}={text}: expected numbers above 0")
+    return values
+
+
+def phases(parser, name, text):
+    """Returns epochs and image sizes of phases such as ``"32:10,48:6,64:4"``."""
+    try:
+        pairs = [tuple(map(int, part.split(":"))) for part in text.split(",")]
+        sizes, epochs = zip(*pairs, strict=True)
+    except ValueError:
+        parser.error(f"--{name}={text}: expected PIXELS:EPOCHS with commas between the phases")
+    if min(*sizes, *epochs) <= 0:
+        parser.error(f"--{name}={text}: expected numbers above 0")
+    return epochs, sizes
+
+
+def network(args):
+    """Returns the arguments of a `training.Run` that say what the network and the step are."""
+    return {
+        "batch": args.batch,
+        "widths": args.widths,
+        "depths": (1,) * len(args.widths),
+        "stem": args.stem,
+    }

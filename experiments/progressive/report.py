@@ -1,0 +1,86 @@
+"""What came out of runs that differ in speed: ratios of times, and accuracy over the time."""
+
+import math
+import statistics
+
+from experiments import paired
+from experiments.allreduce.results import aligned
+
+
+def ratio(rows, arm, baseline, metric="training_seconds"):
+    """Returns the ratio of a metric, arm by baseline, of the same seeds.
+
+    ::
+
+        exp(mean of log(arm / baseline)), and exp of the ends of that mean's 95 % interval
+
+    Returns:
+        ``(ratio, low, high, n)``; low and high are None for one seed.
+
+    Raises:
+        ValueError: if they have no seed in common.
+    """
+    logs = [{**row, metric: math.log(row[metric])} for row in rows if row["arm"] in (arm, baseline)]
+    *found, n = paired.differences(logs, arm, baseline, metric)
+    return (*(None if value is None else math.exp(value) for value in found), n)
+
+
+def shown_ratio(value, low, high):
+    """Returns a ratio as text, such as ``0.51 [0.49, 0.53]``."""
+    return f"{value:.2f} {'-' if low is None else f'[{low:.2f}, {high:.2f}]'}"
+
+
+def time_table(rows, baseline):
+    """Returns training times and their ratios to the baseline as text."""
+    lines = [
+        ["arm", "training time", "ratio, 95 % interval", "of it first steps", "images/s by phase"]
+    ]
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        own = [row for row in rows if row["arm"] == arm]
+        try:
+            found = "1" if arm == baseline else shown_ratio(*ratio(rows, arm, baseline)[:3])
+        except ValueError:
+            found = "-"
+        first = statistics.fmean(row["first_steps_seconds"] for row in own)
+        speeds = zip(*(row["images_per_second"] for row in own), strict=True)
+        lines.append(
+            [
+                arm,
+                f"{statistics.fmean(row['training_seconds'] for row in own):.1f} s",
+                found,
+                f"{first:.1f} s",
+                ", ".join(f"{statistics.median(speed):.0f}" for speed in speeds),
+            ]
+        )
+    return aligned(lines)
+
+
+def plot_curves(rows, path, title=None):
+    """Draws accuracy over training time: each arm's mean curve, and the end of each run."""
+    figure = paired.new_figure(7, 4.2)
+    if figure is None:
+        return
+    axes = figure.add_subplot()
+    for number, arm in enumerate(dict.fromkeys(row["arm"] for row in rows)):
+        curves = [row["curve"] for row in rows if row["arm"] == arm]
+        points = list(zip(*curves, strict=True))  # all runs of an arm have the same epochs
+
+        def mean(name, points=points):
+            return [statistics.fmean(point[name] for point in epoch) for epoch in points]
+
+        accuracy = [100 * value for value in mean("accuracy")]
+        axes.plot(mean("seconds"), accuracy, marker=".", color=f"C{number}", label=arm)
+        ends = [curve[-1] for curve in curves]
+        axes.scatter(
+            [end["seconds"] for end in ends],
+            [100 * end["accuracy"] for end in ends],
+            marker="x",
+            color=f"C{number}",
+        )
+    axes.set_xlabel("training time, s, without evaluations (crosses: ends of the runs)")
+    axes.set_ylabel("accuracy on held-out pictures, %")
+    if title:
+        axes.set_title(title)
+    axes.legend()
+    axes.grid(alpha=0.3)
+    paired.save(figure, path)

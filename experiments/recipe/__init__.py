@@ -1,0 +1,1 @@
+"""Does the whole recipe reach the accuracy of a plain one sooner?"""

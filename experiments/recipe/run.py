@@ -1,0 +1,157 @@
+"""Does the whole recipe reach the accuracy of a plain one sooner?
+
+    python -m experiments.recipe.run --data_dir=imagenette2-160
+    python -m experiments.recipe.run --quick    # does it run? digits, under 3 minutes
+    python -m experiments.recipe.run --report   # tables and plot of what is there
+
+First a search for the learning rate, the same list for both; then runs with other seeds, evaluated
+after each epoch. Resumable: what is in the results is not run again. Each run is a process of its
+own.
+"""
+
+import sys
+from pathlib import Path
+
+from experiments import commands, imagenette, paired
+from experiments.progressive import flags, training
+from experiments.progressive.report import plot_curves, time_table
+from experiments.recipe import report
+from experiments.recipe.arms import ARMS, run_of
+
+RESULTS = Path(__file__).resolve().parent / "results"
+QUICK = {
+    "dataset": "digits",
+    "phases": "16:2,32:2",
+    "plain_epochs": 5,
+    "batch": 32,
+    "widths": "16,32",
+    "stem": "small",
+    "rates": "0.1",
+    "seeds": 2,
+    "results": "runs/recipe",
+}
+SETTINGS = (
+    "dataset", "phases", "plain_epochs", "batch", "stem", "widths", "weight_decay",
+    "min_crop_area", "ema", "blur_pool",
+)  # fmt: skip
+# Of the search; the final runs have 0, 1, ...
+SEARCH_SEED = 1000
+
+
+def main(argv=None):
+    args = parse(argv)
+    return commands.exit_code(lambda: run(args), "stopped; started again, it goes on")
+
+
+def run(args):
+    folder, shared = Path(args.results), {name: getattr(args, name) for name in SETTINGS}
+    trials = paired.Results(
+        folder / "search.json", shared, required=("arm", "learning_rate", "accuracy")
+    )
+    runs = paired.Results(
+        folder / "runs.json",
+        shared,
+        required=("arm", "seed", "learning_rate", "accuracy", "training_seconds", "curve"),
+    )
+    if not args.report:
+        run_all(args, trials, runs)
+    if {row["arm"] for row in runs.rows} != set(ARMS):
+        raise FileNotFoundError(
+            f"{runs.path} does not have runs of both arms; run without --report first"
+        )
+    print(report.search_table(trials.rows))
+    print()
+    print(paired.table(paired.compare(runs.rows, "plain")))
+    print()
+    print(time_table(runs.rows, "plain"))
+    print()
+    print(report.table(runs.rows))
+    print()
+    print(report.verdict(runs.rows))
+    plot_curves(runs.rows, folder / "accuracy.png")
+    return 0
+
+
+def parse(argv):
+    parser = flags.parser_of("recipe", __doc__, RESULTS)
+    add = parser.add_argument
+    add(
+        "--phases",
+        default="32:4,48:3,64:2",
+        help="PIXELS:EPOCHS of each phase of the recipe; the plain one has the last size "
+        "(default: %(default)s)",
+    )
+    add("--plain_epochs", type=int, default=16, help="(default: %(default)s)")
+    add(
+        "--rates",
+        default="0.05,0.1,0.2,0.4",
+        help="learning rates that the search tries in each arm, list with commas; one leaves "
+        "nothing to search (default: %(default)s)",
+    )
+    add("--seeds", type=int, default=3, help="runs of each arm (default: %(default)s)")
+    add("--weight_decay", type=float, default=5e-4, help="of kernels (default: %(default)s)")
+    add(
+        "--min_crop_area",
+        type=float,
+        default=0.35,
+        help="smallest share of a picture in a crop (default: %(default)s)",
+    )
+    add(
+        "--ema",
+        type=float,
+        default=0.98,
+        help="momentum of the recipe's average of the weights (default: %(default)s)",
+    )
+    add("--blur_pool", action="store_true", help="blur what is strided, in the recipe")
+    args = flags.parse(parser, argv, QUICK)
+    args.epochs, args.image_sizes = flags.phases(parser, "phases", args.phases)
+    args.rates = flags.numbers(parser, "rates", args.rates, float)
+    return args
+
+
+def run_all(args, trials, runs):
+    """Searches and trains what is not there yet, arms in turn."""
+    tried = [
+        (arm, rate)
+        for rate in args.rates
+        for arm in ARMS
+        if not trials.has(arm=arm, learning_rate=rate)
+    ]
+    wanted = [
+        (arm, seed)
+        for seed in range(args.seeds)
+        for arm in ARMS
+        if not runs.has(arm=arm, seed=seed)
+    ]
+    if not tried and not wanted:
+        return
+    records = imagenette.records(args.dataset, args.data_dir, args.records).resolve()
+    progress = paired.Progress(len(tried) + len(wanted))
+    for arm, rate in tried:
+        trial = run_of(args, arm, str(records / imagenette.SEARCH), rate, SEARCH_SEED)
+        row = training.apart(trial, may_diverge=True)
+        trials.add({"arm": arm, "learning_rate": rate, "seed": SEARCH_SEED, **row})
+        progress.done(f"search  {arm:6s}  rate {rate:<6g}  accuracy {row['accuracy']:.4f}")
+    for arm, seed in wanted:
+        rate = report.best(trials.rows, arm)
+        check_rate(runs, arm, rate)
+        row = training.apart(run_of(args, arm, str(records / imagenette.FULL), rate, seed))
+        runs.add({"arm": arm, "seed": seed, "learning_rate": rate, **row})
+        progress.done(
+            f"seed {seed}  {arm:6s}  accuracy {row['accuracy']:.4f}  "
+            f"training {row['training_seconds']:.0f} s"
+        )
+
+
+def check_rate(runs, arm, rate):
+    """Raises ValueError if there are runs of an arm with another rate than the search's."""
+    for row in runs.rows:
+        if row["arm"] == arm and row["learning_rate"] != rate:
+            raise ValueError(
+                f"{runs.path} has a run of {arm} with learning rate {row['learning_rate']:g}, but "
+                f"the search beside it gives {rate:g}; remove the one or the other"
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
