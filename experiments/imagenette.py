@@ -34,7 +34,7 @@ def add_flags(parser):
         help="folder of Imagenette with train/CLASS/picture and val/CLASS/picture; needed once, "
         "to make the records",
     )
-    add("--records", help="folder for the records, 0.7 GB (default: runs/DATASET)")
+    add("--records", help="folder for the records, 0.6 GB (default: runs/DATASET)")
 
 
 def records(dataset, data_dir=None, folder=None):

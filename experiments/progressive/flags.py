@@ -21,10 +21,10 @@ def parser_of(name, description, results):
     add = parser.add_argument
     imagenette.add_flags(parser)
     add("--batch", type=int, default=128, help="pictures of a step (default: %(default)s)")
-    add("--stem", choices=("small", "imagenet"), default="small", help="(default: %(default)s)")
+    add("--stem", choices=("small", "imagenet"), default="imagenet", help="(default: %(default)s)")
     add(
         "--widths",
-        default="8,32,64,128",
+        default="32,64,128",
         help="filters of the network's stages, list with commas (default: %(default)s)",
     )
     add("--results", default=str(results), help="folder, read and added to (default: %(default)s)")

@@ -66,7 +66,7 @@ class Measured(keras.callbacks.Callback):
 
 
 def phase_costs(steps, epochs):
-    """Returns, for each phase that began, the median seconds of a step and what the first took more.
+    """Returns, for each phase that began, a step's median seconds and the first one's excess.
 
     Args:
         steps: of `Measured`.

@@ -52,8 +52,8 @@ class Run:
     learning_rate: float
     min_crop_areas: tuple
     batch: int = 128
-    depths: tuple = (1, 1, 1, 1)
-    widths: tuple = (32, 64, 128, 256)
+    depths: tuple = (1, 1, 1)
+    widths: tuple = (32, 64, 128)
     stem: str = "imagenet"
     blur_pool: bool = False
     optimizer: str = "sgd"

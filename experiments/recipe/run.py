@@ -77,11 +77,11 @@ def parse(argv):
     add = parser.add_argument
     add(
         "--phases",
-        default="32:4,48:3,64:2",
+        default="32:6,48:4,64:2",
         help="PIXELS:EPOCHS of each phase of the recipe; the plain one has the last size "
         "(default: %(default)s)",
     )
-    add("--plain_epochs", type=int, default=16, help="(default: %(default)s)")
+    add("--plain_epochs", type=int, default=20, help="(default: %(default)s)")
     add(
         "--rates",
         default="0.05,0.1,0.2,0.4",
