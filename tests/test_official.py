@@ -1,5 +1,7 @@
 """tf-models-official and tensorflow-addons under our strategy, beside ours, and compared."""
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -225,15 +227,6 @@ def test_lamb_on_two_replicas_is_that_on_one():
     close(one, trained(create_strategy("mirrored", devices_per_worker=2)))
 
 
-def test_stock_strategy_is_refused_beside_several_workers(monkeypatch):
-    class Two:
-        workers = 2
-
-    monkeypatch.setattr(training.distribute, "topology_of", lambda strategy: Two)
-    with pytest.raises(ValueError, match="leave it out of --arms"):
-        training.their_strategy(None)
-
-
 # ------------------------------------------------------------------ addons
 
 
@@ -297,11 +290,16 @@ def test_flags_are_checked(flags, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_what_cannot_run_says_so_in_a_line(tmp_path, capsys):
+def test_what_cannot_run_says_so_in_a_line(monkeypatch, tmp_path, capsys):
     assert run.main(["--batch=511"]) == 1
     assert "--batch=511 does not divide among 1 workers x 2 devices" in capsys.readouterr().err
     assert run.main(["--report", f"--json={tmp_path}/none.json"]) == 1
     assert "none.json is not there; run without --report first" in capsys.readouterr().err
+    cluster = {"cluster": {"worker": ["localhost:1", "localhost:2"]}}
+    task = {"task": {"type": "worker", "index": 1}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({**cluster, **task}))
+    assert run.main([]) == 1
+    assert "--arms: official has TensorFlow's strategy" in capsys.readouterr().err
 
 
 def test_arms_name_parts_that_exist():

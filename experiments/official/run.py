@@ -42,6 +42,12 @@ def run(args):
     settings = settings_of(
         args, cluster.num_workers, int(os.environ.get("TFSCALE_DEVICES_PER_WORKER", 0))
     )
+    theirs = [arm for arm in args.arms if ARMS[arm].strategy != "tfscale"]
+    if theirs and cluster.num_workers > 1:
+        raise ValueError(
+            f"--arms: {', '.join(theirs)} has TensorFlow's strategy, which with several workers a "
+            "process can't make beside that of the other arms; leave it out"
+        )
     results = paired.Results(args.json, dataclasses.asdict(settings), REQUIRED)
     if cluster.is_leader:
         ensure_records(settings.dataset, settings.records)
@@ -74,7 +80,7 @@ def run_all(args, settings, results, cluster):
         if cluster.is_leader:
             results.add({"arm": arm, "seed": seed, **row, "seconds": seconds})
             progress.done(
-                f"seed {seed}  {arm:18s} accuracy {row['accuracy']:.4f}, "
+                f"seed {seed}  {arm:19s} accuracy {row['accuracy']:.4f}, "
                 f"{row['images_per_second'] or 0:.0f} images/s"
             )
     distribute.gather_values(strategy, "finished", True, timeout_seconds=600)

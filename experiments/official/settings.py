@@ -40,12 +40,12 @@ class Settings:
     batch: int = 512
     steps: int = 240
     evaluations: int = 6
-    learning_rate: float = 0.5
-    lamb_learning_rate: float = 0.01
+    learning_rate: float = 1.0
+    lamb_learning_rate: float = 0.02
     warmup: float = 0.2
     momentum: float = 0.9
     weight_decay: float = 5e-4
-    trust_coefficient: float = 0.02
+    trust_coefficient: float = 0.05
     width: float = 0.25
     workers: int = 1
     devices_per_worker: int = 2

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from experiments.official import inputs, loops, networks, optimizers
-from tfscale import distribute, evaluation, keras
+from tfscale import evaluation, keras
 
 
 def train(arm, seed, settings, strategy):
@@ -19,9 +19,6 @@ def train(arm, seed, settings, strategy):
     Returns:
         `dict` with ``accuracy`` (top 1 of the held-out pictures, at the end), ``accuracies`` (after
         each part of the steps), ``steps_done``, ``images_per_second`` (None for a single part).
-
-    Raises:
-        ValueError: for an arm with their strategy and several workers.
     """
     keras.backend.clear_session()
     keras.utils.set_random_seed(seed)
@@ -59,10 +56,5 @@ def model_of(arm, settings, start):
 
 
 def their_strategy(strategy):
-    """TensorFlow's own strategy on the devices of ours."""
-    if distribute.topology_of(strategy).workers > 1:
-        raise ValueError(
-            "the arm official has TensorFlow's strategy, which a process can't make beside that of "
-            "the other arms when there are several workers: leave it out of --arms"
-        )
+    """TensorFlow's own strategy on the devices of ours, which are those of one process."""
     return tf.distribute.MirroredStrategy(list(strategy.extended.worker_devices))
