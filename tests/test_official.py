@@ -168,20 +168,23 @@ def test_their_lists_fall_back_on_each_other_and_are_lost_in_the_config():
     assert again.get_config()["exclude_from_layer_adaptation"] == []
 
 
-def test_expressions_that_end_in_0_make_the_replicas_drift_apart():
+@pytest.mark.parametrize("optimizer", ["lars", "lamb"])
+def test_expressions_that_end_in_0_make_the_replicas_drift_apart(optimizer):
     strategy = create_strategy("mirrored", devices_per_worker=2)
     x, y = np.ones((8, 3), "float32"), np.arange(8, dtype="float32")[:, None]
 
     def biases(expression):
         with strategy.scope():
-            model = keras.Sequential([keras.layers.Dense(1, bias_initializer="ones")])
-            model.build((None, 3))
-            model.compile(
-                optimizers.their_lars(
-                    0.1, lars_settings(), exclude_from_layer_adaptation=[expression]
-                ),
-                "mse",
+            model = keras.Sequential(
+                [keras.layers.Dense(1, bias_initializer=keras.initializers.Constant(2.0))]
             )
+            model.build((None, 3))
+            excluded = {"exclude_from_layer_adaptation": [expression]}
+            if optimizer == "lars":
+                built = optimizers.their_lars(0.1, lars_settings(), **excluded)
+            else:
+                built = import_addons().optimizers.LAMB(0.1, **excluded)
+            model.compile(built, "mse")
         model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
         return [v.numpy() for v in strategy.experimental_local_results(model.weights[1])]
 
