@@ -69,7 +69,7 @@ def parse(argv):
     add("--image_size", type=int, default=32, help="pixels (default: %(default)s)")
     add("--epochs", type=int, default=12, help="of each run (default: %(default)s)")
     add("--seeds", type=int, default=5, help="runs of each arm (default: %(default)s)")
-    add("--learning_rate", type=float, default=0.1, help="the highest (default: %(default)s)")
+    add("--learning_rate", type=float, default=0.2, help="the highest (default: %(default)s)")
     add("--weight_decay", type=float, default=5e-4, help="of kernels (default: %(default)s)")
     return flags.parse(parser, argv, QUICK)
 

@@ -14,8 +14,6 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SCHEDULES = ("lines", "steps")
-OPTIMIZERS = ("sgd", "lars")
 EVAL_BATCH = 256
 
 
@@ -30,12 +28,11 @@ class Run:
         eval_size: `int`, pixels of the pictures that are evaluated, cut from the centre.
         batch: `int`, pictures of a step.
         depths, widths, stem, blur_pool: see `tfscale.models.resnet.resnet`; basic blocks.
-        optimizer: "sgd" (Keras's, with L2 on the kernels) or "lars".
         learning_rate: `float`, the highest.
         schedule: "lines": up from 0 in the first `warmup` (a share) of the steps, then down to 0;
             "steps": constant, a tenth from the half and a hundredth from three quarters on.
-        momentum, nesterov, weight_decay: of the optimizer.
-        trust_coefficient: of LARS.
+        momentum, nesterov: of Keras's SGD.
+        weight_decay: `float`, as an L2 penalty of half of it on the kernels.
         label_smoothing: `float`, share of a label that is spread over all classes.
         ema: `float` or None, momentum of the average of the weights that is evaluated.
         flip_eval: `bool`, evaluate each picture and its mirror image.
@@ -56,13 +53,11 @@ class Run:
     widths: tuple = (32, 64, 128)
     stem: str = "imagenet"
     blur_pool: bool = False
-    optimizer: str = "sgd"
     schedule: str = "lines"
     warmup: float = 0.2
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 5e-4
-    trust_coefficient: float = 0.1
     label_smoothing: float = 0.0
     ema: float | None = None
     flip_eval: bool = False
@@ -172,7 +167,6 @@ def build(run, num_classes, steps):
     from tfscale import keras
     from tfscale.models.resnet import resnet
 
-    penalty = run.weight_decay / 2 if run.optimizer == "sgd" else 0.0  # LARS has its own
     model = resnet(
         run.depths,
         run.widths,
@@ -180,27 +174,15 @@ def build(run, num_classes, steps):
         stem=run.stem,
         input_shape=(None, None, 3),
         num_classes=num_classes,
-        kernel_regularizer=keras.regularizers.L2(penalty) if penalty else None,
+        kernel_regularizer=keras.regularizers.L2(run.weight_decay / 2),
         blur_pool=run.blur_pool,
     )
-    model.compile(optimizer_of(run, steps), optimization.sparse_loss(run, num_classes))
-    return model
-
-
-def optimizer_of(run, steps):
-    """Returns the optimizer of a run of so many steps."""
-    from tfscale import keras, optimizers
-
     averages = {} if run.ema is None else {"use_ema": True, "ema_momentum": run.ema}
-    arguments = {"momentum": run.momentum, "nesterov": run.nesterov, **averages}
-    if run.optimizer == "sgd":
-        return keras.optimizers.SGD(rate_of(run, steps), **arguments)
-    return optimizers.LARS(
-        rate_of(run, steps),
-        weight_decay=run.weight_decay,
-        trust_coefficient=run.trust_coefficient,
-        **arguments,
+    optimizer = keras.optimizers.SGD(
+        rate_of(run, steps), momentum=run.momentum, nesterov=run.nesterov, **averages
     )
+    model.compile(optimizer, optimization.sparse_loss(run, num_classes))
+    return model
 
 
 def rate_of(run, steps):

@@ -77,7 +77,7 @@ def parse(argv):
     add = parser.add_argument
     add(
         "--phases",
-        default="32:6,48:4,64:2",
+        default="32:7,48:4,64:2",
         help="PIXELS:EPOCHS of each phase of the recipe; the plain one has the last size "
         "(default: %(default)s)",
     )
@@ -88,7 +88,7 @@ def parse(argv):
         help="learning rates that the search tries in each arm, list with commas; one leaves "
         "nothing to search (default: %(default)s)",
     )
-    add("--seeds", type=int, default=3, help="runs of each arm (default: %(default)s)")
+    add("--seeds", type=int, default=5, help="runs of each arm (default: %(default)s)")
     add("--weight_decay", type=float, default=5e-4, help="of kernels (default: %(default)s)")
     add(
         "--min_crop_area",
