@@ -62,7 +62,7 @@ def parse(argv):
     add = parser.add_argument
     add(
         "--phases",
-        default="32:16,48:9,64:5",
+        default="32:18,48:8,64:4",
         help="PIXELS:EPOCHS of each phase; the other arm has as many epochs at the last size "
         "(default: %(default)s)",
     )
