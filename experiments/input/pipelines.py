@@ -10,6 +10,7 @@ tfscale_decoded      tfscale with cache="decoded", second epoch and later
 tfscale_float        tfscale, then normalised to float32 in the pipeline
 by_hand              the ops of tfscale_tensorflow in plain tf.data, files read in sequence
 by_hand_random       the same, each record read at its offset, as tfscale does
+by_hand_native       the same with tfscale's C ops, windows drawn beforehand
 official             tf-models-official's ImageNet input, float32 normalised
 dali                 NVIDIA DALI on the CPU, fused random-crop decoder, uint8
 dali_float           the same, float32 normalised
@@ -60,6 +61,7 @@ PIPELINES = {
     "tfscale_float": Pipeline("ours"),
     "by_hand": Pipeline("by_hand"),
     "by_hand_random": Pipeline("by_hand"),
+    "by_hand_native": Pipeline("by_hand_native"),
     "official": Pipeline("official", package="official"),
     "dali": Pipeline("dali", "dali"),
     "dali_float": Pipeline("dali", "dali"),

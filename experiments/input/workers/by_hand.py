@@ -40,16 +40,23 @@ def sequential(paths, threads):
 
 
 def at_random(paths):
-    """The places (file, offset) of all records in a random order, by the files' own frames."""
-    files, offsets = [], []
+    """The places (file, offset) of all records in a random order."""
+    files, offsets, _ = places(paths)
+    return tf.data.Dataset.from_tensor_slices((files, offsets)).shuffle(len(files)).repeat()
+
+
+def places(paths):
+    """Returns files, offsets and lengths of all records, int64, by the files' own frames."""
+    files, offsets, lengths = [], [], []
     for number, path in enumerate(paths):
         content, offset = np.memmap(path, np.uint8, "r"), 0
         while offset < len(content):
+            length = int(content[offset : offset + 8].view("<i8")[0])
             files.append(number)
             offsets.append(offset)
-            offset += int(content[offset : offset + 8].view("<i8")[0]) + FRAME
-    places = tf.data.Dataset.from_tensor_slices((files, tf.constant(offsets, tf.int64)))
-    return places.shuffle(len(files)).repeat()
+            lengths.append(length)
+            offset += length + FRAME
+    return [np.array(column, np.int64) for column in (files, offsets, lengths)]
 
 
 def reader(paths):
