@@ -94,6 +94,7 @@ def far(number):
     return number
 
 
+@pytest.mark.alone
 def test_a_slow_source_gets_many_calls_and_is_remembered(tmp_path):
     lines, file, key = [], tmp_path / "new" / "threads.json", {"source": "gs://far"}
     calls = threads.tuned_calls(source(far), [1, 2, 4, 8], key, file, lines.append)
@@ -110,6 +111,7 @@ def test_a_slow_source_gets_many_calls_and_is_remembered(tmp_path):
     assert "remembered in" in lines[1] and "delete it to measure again" in lines[1]
 
 
+@pytest.mark.alone
 def test_where_more_calls_bring_nothing_few_are_kept():
     one_at_a_time = threading.Lock()
 
@@ -123,6 +125,7 @@ def test_where_more_calls_bring_nothing_few_are_kept():
     assert lines[0].count(":") == 3, "no third trial once the second has brought nothing"
 
 
+@pytest.mark.alone
 def test_fewest_of_those_that_are_as_fast():
     assert threads._kept({2: 310, 4: 590, 8: 640}) == 8
     assert threads._kept({2: 310, 4: 620, 8: 640}) == 4

@@ -153,6 +153,7 @@ def resume_and_compare(folder):
     # Last, since the workers are out of step afterwards: only worker 0 has the callback.
     alone = CheckpointAndResume(folder / "alone", timeout_seconds=2)
     alone.set_model(model)
+    alone.set_params({})
     try:
         alone.on_train_begin() if me == 0 else time.sleep(4)
     except TimeoutError as error:
