@@ -125,7 +125,6 @@ def test_where_more_calls_bring_nothing_few_are_kept():
     assert lines[0].count(":") == 3, "no third trial once the second has brought nothing"
 
 
-@pytest.mark.alone
 def test_fewest_of_those_that_are_as_fast():
     assert threads._kept({2: 310, 4: 590, 8: 640}) == 8
     assert threads._kept({2: 310, 4: 620, 8: 640}) == 4
