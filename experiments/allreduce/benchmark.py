@@ -45,7 +45,14 @@ examples:
 def main(argv=None):
     """Runs the command; returns its exit code."""
     args = _arguments(sys.argv[1:] if argv is None else argv)
-    return exit_code(lambda: _run(args), "stopped by Ctrl-C; the lab is taken down")
+
+    def run():
+        if args.plot or args.timeline:
+            results.check_matplotlib()
+        results.check_writable(args, "json", "plot", "timeline", folders=("logs",))
+        return _run(args)
+
+    return exit_code(run, "stopped by Ctrl-C; the lab is taken down")
 
 
 def _arguments(argv):
@@ -134,9 +141,6 @@ def _check_fit(args):
 
 
 def _run(args):
-    if args.plot or args.timeline:
-        results.check_matplotlib()
-    results.check_writable(args, "json", "plot", "timeline", folders=("logs",))
     tensors = shapes.SETS[args.parameters]()
     print(
         f"{shapes.elements(tensors) / 1e6:.2f} M parameters in {len(tensors)} tensors, "
