@@ -186,15 +186,15 @@ class Order:
         """Returns rows `first` to `last` (exclusive; all by default) of the batch of `step`.
 
         Args:
-            step: int64 scalar, from 0 at the start of training.
+            step: int64 scalar, from 0 at the start of training, or vector.
             first, last: `int`, a range of rows of the global batch.
 
         Returns:
-            `(records, epochs)`: int64 tensors [last - first].
+            `(records, epochs)`: int64 tensors [last - first], or [steps, last - first].
         """
         row = tf.range(first, self.global_batch_size if last is None else last, dtype=tf.int64)
-        stream = row // self.rows
-        position = tf.cast(step, tf.int64) * self.rows + row % self.rows
+        position = tf.cast(step, tf.int64)[..., tf.newaxis] * self.rows + row % self.rows
+        stream = tf.broadcast_to(row // self.rows, tf.shape(position))
         if self.remainder == "drop":
             places = self.steps_per_epoch * self.rows
             epochs, place = position // places, position % places

@@ -14,6 +14,8 @@ from tfscale.data.repair import POISON
 
 _DTYPES = (tf.uint8, tf.int32, tf.float32, tf.int64)
 TRY_EVERY = 64  # steps
+# Of steps with few rows, several are made in one call: it has some hundred ops.
+ROWS_TOGETHER, STEPS_TOGETHER = 2048, 16
 
 
 def options():
@@ -39,24 +41,30 @@ def tables(first_step, num_steps, rows, repair):
         repair: `repair.Repair`, asked to try a record every 64 steps.
     """
 
+    # Of the record only, so that the row is passed on and not dropped as bad.
+    poisoned = tf.one_hot(rows_lib.RECORD, len(rows_lib.COLUMNS), on_value=True, off_value=False)
+
     @tf.autograph.experimental.do_not_convert
-    def table(step):
+    def some(steps):
+        due = tf.logical_or(steps % TRY_EVERY == 0, steps == first_step)
+        step = steps[tf.argmax(tf.cast(due, tf.int32))]
         good = tf.cond(
-            tf.logical_or(step % TRY_EVERY == 0, step == first_step),
+            tf.reduce_any(due),
             lambda: tf.ensure_shape(tf.numpy_function(repair.probe, [step], tf.bool), []),
             lambda: True,
         )
-        made = rows.table(step)
-        # All of the row but its record is kept, so that it is passed on and not dropped as bad.
-        poisoned = tf.one_hot(
-            rows_lib.RECORD, len(rows_lib.COLUMNS), on_value=True, off_value=False
-        )
-        return tf.where(tf.logical_or(good, tf.logical_not(poisoned)), made, POISON)
+        bad = tf.logical_and(due, tf.logical_not(good))[:, tf.newaxis, tf.newaxis]
+        made = rows.table(steps[0])[tf.newaxis] if evaluates else rows.tables(steps)
+        return tf.where(tf.logical_and(bad, poisoned), tf.constant(POISON, made.dtype), made)
 
+    evaluates = rows.contract.order is None
     steps = tf.data.Dataset.counter(first_step)
     if num_steps is not None:
         steps = steps.take(num_steps)
-    return steps.map(table).prefetch(2)
+    together = 1
+    if not evaluates:
+        together = min(max(1, ROWS_TOGETHER // rows.per_step), STEPS_TOGETHER)
+    return steps.batch(together).map(some).unbatch().prefetch(2)
 
 
 def whole_batches(vectors, first_position, repair, batch_size, last_position=None):

@@ -88,6 +88,13 @@ class Rows:
         first = tf.cast(step, tf.int64) * self.per_step
         return self.fill(records, epochs, first + tf.range(self.per_step, dtype=tf.int64))
 
+    def tables(self, steps):
+        """Returns the rows of several steps of training, int64 [steps, rows, columns]."""
+        columns = [tf.reshape(column, [-1]) for column in self.records(steps)]
+        positions = steps[:, tf.newaxis] * self.per_step + tf.range(self.per_step, dtype=tf.int64)
+        rows = self.fill(*columns, tf.reshape(positions, [-1]))
+        return tf.reshape(rows, [-1, self.per_step, len(COLUMNS)])
+
     def fill(self, records, epochs, positions):
         """Returns the rows of given records, int64 [n, columns]."""
         seed = self.contract.order.seed if self.contract.order is not None else 0
