@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests import record_files
 from tests.record_files import context, take
-from tfscale.data import clock, images, index, order, records, repair, rows
+from tfscale.data import clock, crops, images, index, order, records, repair, rows
 
 
 @pytest.fixture
@@ -239,6 +239,20 @@ def test_the_limit_of_bad_records_is_a_share_of_each_workers_own(tmp_path):
         held = rows.Rows(contract, 0, (8, 8), window_of=None, flip_of=None)
         limits.append(repair.Repair(held, None, "skip", 0.1).limit)
     assert limits == [400, 200, 100]
+
+
+@pytest.mark.parametrize("remainder", ["carry", "drop"])
+def test_rows_of_several_steps_are_those_of_each(tmp_path, remainder):
+    record_files.write(tmp_path, [23, 12])
+    contract = records.describe(
+        str(tmp_path), "train", 6, num_replicas=3, num_workers=3, training=True, seed=5,
+        remainder=remainder,
+    )  # fmt: skip
+    for worker in range(3):
+        mine = rows.Rows(contract, worker, (8, 8), crops.sample_crop, crops.flips)
+        steps = tf.range(3, 14, dtype=tf.int64)
+        one_by_one = [mine.table(step).numpy() for step in steps]
+        np.testing.assert_array_equal(mine.tables(steps), one_by_one)
 
 
 @pytest.mark.slow
