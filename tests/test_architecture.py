@@ -119,6 +119,7 @@ BOTTOM = (
     "process_group.group_result",
     "process_group.guard",
     "process_group.output",
+    "process_group.signals",
     "process_group.watchdog",
     "processes",
     "rendezvous.channels",

@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+from tests.processes_seen import wait_until
 from tfscale.cluster import ClusterConfig
 from tfscale.preflight import PreflightError, has_met, meet
 from tfscale.rendezvous.ports import port_is_free, reserve_ports
@@ -409,23 +410,18 @@ def test_a_worker_that_goes_away_is_missed(cluster):
     leader = Meeting(configs[:1], [{}], timeout=4)
     child = subprocess.Popen([sys.executable, "-c", code, "1", *configs[0].workers])
     try:
-        wait_until(lambda: any("worker 2" in s and "worker 1" not in s for s in leader.logs[0]))
+        wait_until(
+            lambda: any("worker 2" in s and "worker 1" not in s for s in leader.logs[0]), timeout=10
+        )
         child.kill()
         child.wait()
-        wait_until(lambda: "worker 1" in leader.logs[0][-1])
+        wait_until(lambda: "worker 1" in leader.logs[0][-1], timeout=10)
     finally:
         child.kill()
         child.wait()
     assert "had called, but is gone" in leader.logs[0][-1]
     (text,) = leader.join().refusals()
     assert "worker 1" in text and "worker 2" in text
-
-
-def wait_until(condition, timeout=10):
-    until = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < until, "timed out"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from tests.processes_seen import is_running, wait_until
 from tfscale.process_group.output import LineOutput
 from tfscale.processes import Command, run_group
 from tfscale.rendezvous.ports import port_is_free, reserve_ports
@@ -24,22 +25,6 @@ def run(*commands, **options):
     shown, notes = [], []
     result = run_group(commands, write=shown.append, notify=notes.append, **options)
     return result, "".join(shown), notes
-
-
-def is_running(pid):
-    """Whether a process is alive, zombies not counted."""
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_until(condition, timeout=15):
-    until = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < until, "timed out"
-        time.sleep(0.02)
 
 
 def test_all_succeed_with_prefixed_whole_lines():

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import typing
 from pathlib import Path
 
 import optuna
 import pytest
 
+from tests.processes_seen import is_running, wait_until
 from tests.tuning_program import Run
 from tfscale.tuning import Settings, choice, integer, log_uniform, search, uniform
 from tfscale.tuning import owner as owners
@@ -48,21 +48,6 @@ def run(folder, *flags, space=SPACE, **settings):
     settings = Settings(folder=str(folder), **{"trials": 4, "grace": 1.0, **settings})
     report = search(space, [PROGRAM], flags, settings, fields=FIELDS, notify=lines.append)
     return report, lines
-
-
-def is_running(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_until(condition, seconds=20):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "timed out"
-        time.sleep(0.02)
 
 
 def drawn(report):

@@ -5,22 +5,20 @@ that lost its peer may wait for long. So the first failure stops all: SIGTERM to
 whole process group, a time of grace, SIGKILL.
 """
 
-import contextlib
 import selectors
 import signal
 import sys
-import threading
 import time
 
 from tfscale.process_group.commands import Command, RunningCommand
 from tfscale.process_group.group_result import GroupResult
 from tfscale.process_group.guard import Guard
+from tfscale.process_group.signals import caught
 
 __all__ = ["Command", "GroupResult", "run_group"]
 
 _TICK_SECONDS = 0.05
 _UNFINISHED_SECONDS = 30.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_group(
@@ -59,7 +57,7 @@ def run_group(
     group = _Group(
         list(commands), write or _write_stdout, notify or _write_stderr, grace_seconds, tail_lines
     )
-    with group.signals_caught(), group:
+    with caught() as group.signals, group:
         return group.watch(timeout_seconds)
 
 
@@ -81,26 +79,12 @@ class _Group:
         self._notify = notify
         self._grace_seconds = grace_seconds
         self._guard = None
-        self._signals = []
+        self.signals = []
         self._failed_first = self._stopped_by = None
         self._timed_out = False
         self._stopped_at = self._kill_at = None
         self._next_mention = float("inf")
         self._started = time.monotonic()
-
-    @contextlib.contextmanager
-    def signals_caught(self):
-        previous = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                if signal.getsignal(number) != signal.SIG_IGN:  # nohup, or a shell's background.
-                    handler = lambda number, frame: self._signals.append(number)  # noqa: E731
-                    previous[number] = signal.signal(number, handler)
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
 
     def __enter__(self):
         self._guard = Guard(self._grace_seconds)
@@ -130,7 +114,7 @@ class _Group:
             if timeout_seconds and time.monotonic() - self._started > timeout_seconds:
                 self._timed_out = self._stop() or self._timed_out
             if self._kill_at is not None:
-                if time.monotonic() >= self._kill_at or len(self._signals) > 1:
+                if time.monotonic() >= self._kill_at or len(self.signals) > 1:
                     for member in running:
                         member.signal(signal.SIGKILL)
             else:
@@ -149,8 +133,8 @@ class _Group:
                 self._failed_first = index
 
     def _obey_signals(self, running):
-        if self._signals and self._stop():
-            self._stopped_by = self._signals[0]
+        if self.signals and self._stop():
+            self._stopped_by = self.signals[0]
             self._notify(
                 f"{signal.Signals(self._stopped_by).name}: stopping {len(running)} workers, which "
                 f"have {self._grace_seconds:g} s to end; once more kills them now"

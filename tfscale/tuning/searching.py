@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import TrialState
 
 from tfscale.process_group.guard import Guard
+from tfscale.process_group.signals import caught
 from tfscale.tuning import owner as owners
 from tfscale.tuning.gpus import divide_gpus
 from tfscale.tuning.judging import RunningTrial, SearchError
@@ -25,7 +25,6 @@ from tfscale.tuning.store import Store
 from tfscale.tuning.trial_process import TrialProcess
 
 _TICK_SECONDS, _LOOK_AROUND_SECONDS = 0.05, 3.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def search(space, program, flags=(), settings=None, *, fields=None, notify=print):
@@ -103,7 +102,7 @@ class _Search:
         self._progress.begin(self._space.describe(), self._store.trials())
         # A launcher must have time to end its workers before it is killed itself.
         with (
-            self._signals_caught(),
+            caught() as self._signals,
             Guard(settings.grace + 5) as self._guard,
             owners.Owner(settings.folder) as self._owner,
         ):
@@ -225,17 +224,3 @@ class _Search:
             self._store.tell(running.trial, TrialState.FAIL)
         self._running = []
         self._store.take_over([])
-
-    @contextlib.contextmanager
-    def _signals_caught(self):
-        previous = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                if signal.getsignal(number) != signal.SIG_IGN:  # nohup, or a shell's background.
-                    handler = lambda number, frame: self._signals.append(number)  # noqa: E731
-                    previous[number] = signal.signal(number, handler)
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
