@@ -252,7 +252,7 @@ def test_rows_of_several_steps_are_those_of_each(tmp_path, remainder):
         mine = rows.Rows(contract, worker, (8, 8), crops.sample_crop, crops.flips)
         steps = tf.range(3, 14, dtype=tf.int64)
         one_by_one = [mine.table(step).numpy() for step in steps]
-        np.testing.assert_array_equal(mine.tables(steps), one_by_one)
+        np.testing.assert_array_equal(mine.table(steps), one_by_one)
 
 
 @pytest.mark.slow

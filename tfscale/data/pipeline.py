@@ -54,7 +54,7 @@ def tables(first_step, num_steps, rows, repair):
             lambda: True,
         )
         bad = tf.logical_and(due, tf.logical_not(good))[:, tf.newaxis, tf.newaxis]
-        made = rows.table(steps[0])[tf.newaxis] if evaluates else rows.tables(steps)
+        made = rows.table(steps[0])[tf.newaxis] if evaluates else rows.table(steps)
         return tf.where(tf.logical_and(bad, poisoned), tf.constant(POISON, made.dtype), made)
 
     evaluates = rows.contract.order is None

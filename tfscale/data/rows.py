@@ -83,17 +83,14 @@ class Rows:
         return records, tf.zeros_like(records)
 
     def table(self, step):
-        """Returns the rows of a step, int64 [rows, columns]."""
+        """Returns the rows of a step, int64 [rows, columns]; of a vector of steps of training,
+        int64 [steps, rows, columns].
+        """
         records, epochs = self.records(step)
-        first = tf.cast(step, tf.int64) * self.per_step
-        return self.fill(records, epochs, first + tf.range(self.per_step, dtype=tf.int64))
-
-    def tables(self, steps):
-        """Returns the rows of several steps of training, int64 [steps, rows, columns]."""
-        columns = [tf.reshape(column, [-1]) for column in self.records(steps)]
-        positions = steps[:, tf.newaxis] * self.per_step + tf.range(self.per_step, dtype=tf.int64)
-        rows = self.fill(*columns, tf.reshape(positions, [-1]))
-        return tf.reshape(rows, [-1, self.per_step, len(COLUMNS)])
+        first = tf.cast(step, tf.int64)[..., tf.newaxis] * self.per_step
+        positions = first + tf.range(self.per_step, dtype=tf.int64)
+        rows = self.fill(*(tf.reshape(part, [-1]) for part in (records, epochs, positions)))
+        return tf.reshape(rows, [*[-1] * (first.shape.rank - 1), self.per_step, len(COLUMNS)])
 
     def fill(self, records, epochs, positions):
         """Returns the rows of given records, int64 [n, columns]."""
