@@ -140,6 +140,14 @@ def differences(rows, arm, baseline, metric="accuracy", key="seed"):
     return (*interval(pairs), len(pairs))
 
 
+def differences_if_paired(rows, arm, baseline, metric="accuracy", key="seed"):
+    """Returns what `differences` does; None if the two have no pair."""
+    try:
+        return differences(rows, arm, baseline, metric, key)
+    except ValueError:
+        return None
+
+
 def compare(rows, baseline, metric="accuracy", key="seed"):
     """Compares every arm with one of them.
 
@@ -150,10 +158,10 @@ def compare(rows, baseline, metric="accuracy", key="seed"):
     """
     table = []
     for arm in dict.fromkeys(row["arm"] for row in rows):
-        try:
-            mean, low, high, n = differences(rows, arm, baseline, metric, key)
-        except ValueError:
+        apart = differences_if_paired(rows, arm, baseline, metric, key)
+        if apart is None:
             continue
+        mean, low, high, n = apart
         if arm == baseline:
             low = high = None
         own = statistics.fmean(_by_key(rows, arm, metric, key).values())
@@ -220,6 +228,23 @@ def plot_differences(comparison, path, label, scale=100.0):
     axes.set_yticks(places, [r["arm"] for r in rows])
     axes.set_xlabel(label)
     save(figure, path)
+
+
+def parse(parser, argv, quick):
+    """Adds ``--report`` and ``--quick`` to a parser, and returns the flags.
+
+    Args:
+        parser: `argparse.ArgumentParser`.
+        argv: `list` of `str`, or None for the command line.
+        quick: `dict`, the defaults that flags have with ``--quick``.
+    """
+    parser.add_argument("--report", action="store_true", help="only show what is there")
+    parser.add_argument("--quick", action="store_true", help=f"other defaults: {quick}")
+    args = parser.parse_args(argv)
+    if args.quick:
+        parser.set_defaults(**quick)
+        args = parser.parse_args(argv)
+    return args
 
 
 class Progress:

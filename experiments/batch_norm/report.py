@@ -24,7 +24,7 @@ def curves(rows):
             mean, low, high = paired.interval(own)
             apart = None
             if group != groups[-1]:
-                apart = _difference(mine, names[group], names[groups[-1]])
+                apart = paired.differences_if_paired(mine, names[group], names[groups[-1]])
             points.append(
                 {
                     "per_replica": per_replica,
@@ -89,10 +89,3 @@ def plot(rows, path):
     axes.legend()
     axes.grid(alpha=0.3)
     paired.save(figure, path)
-
-
-def _difference(rows, name, baseline):
-    try:
-        return paired.differences(rows, name, baseline)
-    except ValueError:
-        return None

@@ -9,14 +9,12 @@ processes of its own (2 workers x 2 devices). Resumable: what is in the results 
 """
 
 import argparse
-import json
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-from experiments import fashion, paired
+from experiments import fashion, launched, paired
 from experiments.batch_norm import report
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -97,12 +95,7 @@ def parse(argv):
     add("--cost_steps", type=int, default=40, help="of a turn (default: %(default)s)")
     add = parser.add_argument
     add("--results", default=str(RESULTS), help="folder, read and added to (default: %(default)s)")
-    add("--report", action="store_true", help="only show what is there")
-    add("--quick", action="store_true", help=f"other defaults: {QUICK}")
-    args = parser.parse_args(argv)
-    if args.quick:
-        parser.set_defaults(**QUICK)
-        args = parser.parse_args(argv)
+    args = paired.parse(parser, argv, QUICK)
     if args.groups is None:
         args.groups = ",".join(str(g) for g in range(1, args.replicas + 1) if divides(g, args))
     for name in ("per_replica", "groups"):
@@ -159,8 +152,6 @@ def arm(per_replica, group):
 
 def measure_cost(args, cost):
     """Measures the steps of the real layer; returns the launcher's exit code."""
-    from launch.local import main as launch_local
-
     replicas = args.workers * args.devices_per_worker
     groups = [
         g
@@ -171,33 +162,23 @@ def measure_cost(args, cost):
     print(
         f"cost of a step: groups {groups} of {replicas} replicas, {args.rounds} rounds", flush=True
     )
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "rows.json"
-        flags = {
-            "groups": ",".join(map(str, groups)),
-            "per_replica": args.cost_per_replica,
-            "rounds": args.rounds,
-            "steps": args.cost_steps,
-            "output": output,
-            "dataset": args.dataset,
-            "data_dir": args.data_dir,
-        }
-        code = launch_local(
-            [
-                f"--workers={args.workers}",
-                f"--devices_per_worker={args.devices_per_worker}",
-                "--show=leader",
-                "-m",
-                "experiments.batch_norm.cost",
-                "--",
-                *(f"--{name}={value}" for name, value in flags.items() if value is not None),
-            ]
-        )
-        if code:
-            return code
-        for row in json.loads(output.read_text()):
-            cost.add({"arm": f"groups of {row['group']}", **row})
-    return 0
+    flags = {
+        "groups": ",".join(map(str, groups)),
+        "per_replica": args.cost_per_replica,
+        "rounds": args.rounds,
+        "steps": args.cost_steps,
+        "dataset": args.dataset,
+        "data_dir": args.data_dir,
+    }
+    code, rows = launched.call(
+        "experiments.batch_norm.cost",
+        args.workers,
+        args.devices_per_worker,
+        [f"--{name}={value}" for name, value in flags.items() if value is not None],
+    )
+    for row in rows or ():
+        cost.add({"arm": f"groups of {row['group']}", **row})
+    return code
 
 
 if __name__ == "__main__":

@@ -10,13 +10,10 @@ same seeds; the interval is that of the mean difference (95 %, Student's t).
 """
 
 import argparse
-import json
 import sys
-import tempfile
 import time
-from pathlib import Path
 
-from experiments import fashion, paired
+from experiments import fashion, launched, paired
 from experiments.compression.arms import ARMS
 from experiments.compression.settings import RESULTS, add_settings, flags_of, settings_of
 
@@ -68,12 +65,7 @@ def parse(argv):
     add("--seeds", type=int, default=3, help="runs of each arm (default: %(default)s)")
     add_settings(parser)
     add("--plot", help="default: beside the results, as .png")
-    add("--report", action="store_true", help="only show what is there")
-    add("--quick", action="store_true", help=f"other defaults: {QUICK}")
-    args = parser.parse_args(argv)
-    if args.quick:
-        parser.set_defaults(**QUICK)
-        args = parser.parse_args(argv)
+    args = paired.parse(parser, argv, QUICK)
     args.arms = args.arms.split(",") if args.arms else list(ARMS)
     if unknown := set(args.arms) - set(ARMS):
         parser.error(f"--arms: {sorted(unknown)} not among {', '.join(ARMS)}")
@@ -109,25 +101,12 @@ def run_all(args, results):
 
 def run_one(args, arm, seed):
     """Trains one arm from one seed; returns the launcher's exit code, and the worker's results."""
-    from launch.local import main as launch_local
-
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "row.json"
-        code = launch_local(
-            [
-                f"--workers={args.workers}",
-                f"--devices_per_worker={args.devices_per_worker}",
-                "--show=leader",
-                "-m",
-                "experiments.compression.training",
-                "--",
-                f"--arm={arm}",
-                f"--seed={seed}",
-                f"--output={output}",
-                *flags_of(args),
-            ]
-        )
-        return code, None if code else json.loads(output.read_text())
+    return launched.call(
+        "experiments.compression.training",
+        args.workers,
+        args.devices_per_worker,
+        [f"--arm={arm}", f"--seed={seed}", *flags_of(args)],
+    )
 
 
 if __name__ == "__main__":

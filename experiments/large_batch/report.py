@@ -38,7 +38,9 @@ def curves(rows):
             mean, low, high = paired.interval([row["accuracy"] for row in own])
             lost = None
             if batch != batches[0]:
-                lost = _difference(rows, arm(optimizer, batch), arm(optimizer, batches[0]))
+                lost = paired.differences_if_paired(
+                    rows, arm(optimizer, batch), arm(optimizer, batches[0])
+                )
             training = [row["training_accuracy"] for row in own]
             points.append(
                 {
@@ -72,7 +74,7 @@ def table(rows):
                 continue
             lost = "-" if point["lost"] is None else paired.shown(*point["lost"][:3])
             cells += [f"{point['learning_rate']:.3g}", f"{point['accuracy']:.4f}", lost]
-        apart = _difference(rows, arm("lars", batch), arm("sgd", batch))
+        apart = paired.differences_if_paired(rows, arm("lars", batch), arm("sgd", batch))
         tail = ["-", "-"] if apart is None else [paired.shown(*apart[:3]), str(apart[3])]
         steps = next(p["steps"] for (_, b), p in points.items() if b == batch)
         lines.append([str(batch), str(steps), *cells, *tail])
@@ -128,10 +130,3 @@ def plot(rows, path):
     axes.legend()
     axes.grid(alpha=0.3)
     paired.save(figure, path)
-
-
-def _difference(rows, name, baseline):
-    try:
-        return paired.differences(rows, name, baseline)
-    except ValueError:
-        return None

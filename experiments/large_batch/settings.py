@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from experiments import fashion
+from experiments import fashion, paired
 
 OPTIMIZERS = ("sgd", "lars")
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -96,12 +96,7 @@ def parse(argv, description):
         )
     fashion.add_flags(parser)
     add("--results", default=str(RESULTS), help="folder, read and added to (default: %(default)s)")
-    add("--report", action="store_true", help="only show what is there")
-    add("--quick", action="store_true", help=f"other defaults: {QUICK}")
-    args = parser.parse_args(argv)
-    if args.quick:
-        parser.set_defaults(**QUICK)
-        args = parser.parse_args(argv)
+    args = paired.parse(parser, argv, QUICK)
     for name in ("batches", "tuned_batches", "widths"):
         setattr(args, name, _numbers(parser, name, getattr(args, name)))
     for name in ("batches", "tuned_batches"):

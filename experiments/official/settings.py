@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
+from experiments import paired
 from experiments.official.arms import ARMS
 from experiments.quickstart.datasets import DATASETS, ROOT
 
@@ -87,12 +88,7 @@ def parse(argv, description):
     add("--arms", default=",".join(ARMS), help="list with commas, see README.md (default: all)")
     add("--seeds", type=int, default=3, help="runs of each arm (%(default)s)")
     add("--json", default=str(RESULTS), help="results, read and added to (%(default)s)")
-    add("--report", action="store_true", help="only show what is there")
-    add("--quick", action="store_true", help=f"other defaults: {QUICK}")
-    args = parser.parse_args(argv)
-    if args.quick:
-        parser.set_defaults(**QUICK)
-        args = parser.parse_args(argv)
+    args = paired.parse(parser, argv, QUICK)
     args.arms = args.arms.split(",")
     if unknown := [name for name in args.arms if name not in ARMS]:
         parser.error(f"--arms: {', '.join(unknown)} not among {', '.join(ARMS)}")

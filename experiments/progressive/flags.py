@@ -2,7 +2,7 @@
 
 import argparse
 
-from experiments import imagenette
+from experiments import imagenette, paired
 
 
 def parser_of(name, description, results):
@@ -28,17 +28,12 @@ def parser_of(name, description, results):
         help="filters of the network's stages, list with commas (default: %(default)s)",
     )
     add("--results", default=str(results), help="folder, read and added to (default: %(default)s)")
-    add("--report", action="store_true", help="only show what is there")
     return parser
 
 
 def parse(parser, argv, quick):
     """Returns the flags; with ``--quick``, `quick` has other defaults."""
-    parser.add_argument("--quick", action="store_true", help=f"other defaults: {quick}")
-    args = parser.parse_args(argv)
-    if args.quick:
-        parser.set_defaults(**quick)
-        args = parser.parse_args(argv)
+    args = paired.parse(parser, argv, quick)
     args.widths = numbers(parser, "widths", args.widths)
     return args
 
