@@ -2,8 +2,8 @@
 
 Each is started once, as to import a framework takes longer than to measure it. Between its turns
 a program is stopped (SIGSTOP) with all that it has started: it uses no CPU, and fills no buffer
-whose content would cost nothing in its next turn. Turns go round: a, b, c, a, b, c, ..., so that a
-machine that slows down slows all.
+whose content would cost nothing in its next turn. Turns go there and back: a, b, c, c, b, a, ...,
+so that a machine that slows down slows all, and none is always measured behind the same other.
 """
 
 import contextlib
@@ -164,7 +164,7 @@ def in_turns(programs, failures, repeats, seconds, drain, say):
     """
     samples = {program.name: [] for program in programs}
     for repeat in range(repeats):
-        for program in programs:
+        for program in programs if repeat % 2 == 0 else reversed(programs):
             if program.name not in samples:
                 continue
             try:

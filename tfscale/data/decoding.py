@@ -36,13 +36,11 @@ class Decoding:
         self._local = not (store.keeps or store.decoded or remote)
 
     def load(self, row):
-        """Returns `(image, label, weight)` of a row; of PADDING, zeros."""
-
-        def nothing():
-            image = tf.zeros(tf.concat([rows_lib.out_size(row), [3]], 0), tf.uint8)
-            return self._shaped(image), tf.constant(0), tf.constant(0.0)
-
-        return tf.cond(row[RECORD] >= 0, lambda: self._picture(row), nothing)
+        """Returns `(image, label, weight)` of a row, or raises; of PADDING, zeros."""
+        _, image, label = self._example(*self._parts(row))
+        label, inside = self._of_classes(label)
+        with tf.control_dependencies([tf.debugging.Assert(inside, ["label", label])]):
+            return image, tf.identity(label), tf.cast(row[RECORD] >= 0, tf.float32)
 
     def pictures(self, tables, batch_size, calls):
         """Returns vectors of `batch_size` rows or fewer, those of bad records left out.
@@ -59,14 +57,15 @@ class Decoding:
             positions, none of them empty.
         """
         if not self._native:
-            examples = tables.unbatch().map(
-                self._example, num_parallel_calls=calls, deterministic=True
-            )
+            parts = tables.map(self._parts).unbatch()
+            examples = parts.map(self._example, num_parallel_calls=calls, deterministic=True)
             if self._skips:
-                return examples.ignore_errors().batch(batch_size)
-            # A whole batch is lost with a bad record, which then is found and ends the run. With
-            # nothing between map and batch tf.data copies the pictures by 10 % less CPU time.
-            return examples.batch(batch_size).ignore_errors()
+                vectors = examples.ignore_errors().batch(batch_size)
+            else:
+                # A whole batch is lost with a bad record, which then is found and ends the run.
+                # With nothing between, tf.data copies the pictures by 10 % less CPU time.
+                vectors = examples.batch(batch_size).ignore_errors()
+            return vectors.map(self._labelled).filter(_some)
         chunk = min(batch_size, CHUNK)
         if self._local:
             chunks = tables.rebatch(chunk)
@@ -76,11 +75,30 @@ class Decoding:
         vectors = chunks.map(self._chunk, num_parallel_calls=calls, deterministic=True)
         if self._augment is not None:
             vectors = vectors.ignore_errors()
-        return vectors.filter(lambda position, *_: tf.size(position) > 0)
+        return vectors.filter(_some)
 
     @tf.autograph.experimental.do_not_convert
-    def _example(self, row):
-        return row[POSITION], *self.load(row), row[RECORD]
+    def _parts(self, rows):
+        """Returns rows and what is read of them: of many at a time, as each op costs much."""
+        path = tf.gather(self._paths, rows[..., FILE])
+        return rows, path, rows[..., OFFSET], rows_lib.window(rows), rows[..., FLIP] > 0
+
+    @tf.autograph.experimental.do_not_convert
+    def _example(self, row, *parts):
+        """Returns `(row, image, label as in the record)`; of PADDING, zeros."""
+
+        def nothing():
+            image = tf.zeros(tf.concat([rows_lib.out_size(row), [3]], 0), tf.uint8)
+            return self._shaped(image), tf.constant(self._contract.label_offset, tf.int64)
+
+        return row, *tf.cond(row[RECORD] >= 0, lambda: self._picture(row, *parts), nothing)
+
+    @tf.autograph.experimental.do_not_convert
+    def _labelled(self, rows, image, label):
+        """Returns (position, image, label, weight, record), without labels of no class."""
+        label, inside = self._of_classes(label)
+        weight = tf.cast(rows[:, RECORD] >= 0, tf.float32)
+        return _only(inside, rows[:, POSITION], image, label, weight, rows[:, RECORD])
 
     @tf.autograph.experimental.do_not_convert
     def _bytes(self, row):
@@ -103,18 +121,11 @@ class Decoding:
         else:
             windows = rows_lib.window(rows)
             image, label, done = native.decode_examples(payloads, windows, flip, size, self._scaled)
-        label, done = tf.ensure_shape(label, [None]), tf.ensure_shape(done, [None])
-        label = tf.cast(label - self._contract.label_offset, tf.int32)
-        done &= (label >= 0) & (label < self._contract.num_classes)
-        done |= ~there
+        label, inside = self._of_classes(tf.ensure_shape(label, [None]))
+        done = ~there | (tf.ensure_shape(done, [None]) & inside)
         label = tf.where(there, label, 0)
         parts = rows[:, POSITION], image, label, tf.cast(there, tf.float32), rows[:, RECORD]
-        kept = (*parts, rows[:, KEY])
-        *parts, keys = tf.cond(
-            tf.reduce_all(done),
-            lambda: kept,
-            lambda: tuple(tf.boolean_mask(part, done) for part in kept),
-        )
+        *parts, keys = _only(done, *parts, rows[:, KEY])
         if self._augment is not None:
             spec = tf.TensorSpec([*self._image_size, 3], tf.uint8)
             parts[1] = tf.map_fn(
@@ -125,22 +136,22 @@ class Decoding:
     def _place(self, row):
         return row[RECORD], self._paths[row[FILE]], row[OFFSET]
 
-    def _picture(self, row):
+    def _picture(self, row, path, offset, window, flip):
+        place = row[RECORD], path, offset
         if self._store.decoded:
-            whole, label = self._store.picture(*self._place(row))
+            whole, label = self._store.picture(*place)
             with tf.control_dependencies([tf.debugging.assert_positive(rows_lib.source_size(row))]):
                 window = _scaled_windows(row, tf.shape(whole)[:2])
             image = jpeg.crop(whole, window)
         else:
-            encoded, label = reading.parse(self._store.example(*self._place(row)))
+            encoded, label = reading.parse(self._store.example(*place))
             size = self._image_size if self._scaled else None
-            image = jpeg.decode_and_crop(encoded, lambda shape: rows_lib.window(row), size)
-        label = self._checked(label)
+            image = jpeg.decode_and_crop(encoded, lambda shape: window, size)
         image = jpeg.resize(image, self._image_size if self._fixed else rows_lib.out_size(row))
-        image = jpeg.flip(image, row[FLIP] > 0)
+        image = jpeg.flip(image, flip)
         if self._augment is not None:
             image = self._augmented(image, row[KEY])
-        return self._shaped(image), label, tf.constant(1.0)
+        return self._shaped(image), tf.ensure_shape(label, [])
 
     def _augmented(self, image, key):
         result = self._augment(image, key)
@@ -156,11 +167,11 @@ class Decoding:
     def _shaped(self, image):
         return tf.ensure_shape(image, [*self._image_size, 3])
 
-    def _checked(self, label):
-        label = tf.ensure_shape(tf.cast(label - self._contract.label_offset, tf.int32), [])
+    def _of_classes(self, label):
+        """Returns the class of a label in the record, and whether there is such a class."""
+        label -= self._contract.label_offset
         inside = tf.logical_and(label >= 0, label < self._contract.num_classes)
-        with tf.control_dependencies([tf.debugging.Assert(inside, ["label", label])]):
-            return tf.identity(label)
+        return tf.cast(label, tf.int32), inside
 
     def _holds_jpegs(self):
         """Looks at a few records all over the split: others would be decoded one by one."""
@@ -180,6 +191,19 @@ class Decoding:
             if other:
                 return False
         return True
+
+
+def _some(position, *_):
+    return tf.size(position) > 0
+
+
+def _only(kept, *parts):
+    """Returns the entries of vectors that are `kept`; without a copy where all are."""
+    return tf.cond(
+        tf.reduce_all(kept),
+        lambda: parts,
+        lambda: tuple(tf.boolean_mask(part, kept) for part in parts),
+    )
 
 
 def _scaled_windows(rows, shapes):

@@ -77,24 +77,31 @@ def permute(place, count, *key):
     place, count = tf.convert_to_tensor(place, tf.int64), tf.cast(count, tf.int64)
     # Below 8 the digits are too few to mix well.
     base = tf.maximum(tf.cast(tf.math.ceil(tf.sqrt(tf.cast(count, tf.float64))), tf.int64), 8)
-    state = mix64(*key)
+    shape = tf.shape(place)
+    base, count, state = (
+        tf.reshape(tf.broadcast_to(part, shape), [-1]) for part in (base, count, mix64(*key))
+    )
 
-    def round_(number, high, low):
-        drawn = tf.bitwise.right_shift(mix64(state, number, low), _word(1))
-        return number + 1, low, (high + tf.bitcast(drawn, tf.int64) % base) % base
+    def walk(place, base, state):
+        def round_(number, high, low):
+            drawn = tf.bitwise.right_shift(mix64(state, number, low), _word(1))
+            return number + 1, low, (high + tf.bitcast(drawn, tf.int64) % base) % base
 
-    def walk(begun, place):
-        # Loops, not eight times eight copies of their body: a graph this size is slow to build.
+        # A loop, not eight copies of its body: a graph this size is slow to build.
         first = (tf.constant(0, tf.int64), place // base, place % base)
         _, high, low = tf.while_loop(lambda number, *_: number < _ROUNDS, round_, first)
-        goes = tf.logical_or(tf.logical_not(begun), place >= count)
-        return True, tf.where(goes, high * base + low, place)
+        return high * base + low
 
-    def outside(begun, place):
-        return tf.logical_or(tf.logical_not(begun), tf.reduce_any(place >= count))
+    def again(place):
+        outside = tf.where(place >= count)  # few, after the first walk
+        parts = (tf.gather_nd(part, outside) for part in (place, base, state))
+        return [tf.tensor_scatter_nd_update(place, outside, walk(*parts))]
 
-    begin = tf.constant(False), place
-    return tf.while_loop(outside, walk, begin, maximum_iterations=10_000)[1]
+    place = walk(tf.reshape(place, [-1]), base, state)
+    (place,) = tf.while_loop(
+        lambda place: tf.reduce_any(place >= count), again, [place], maximum_iterations=10_000
+    )
+    return tf.reshape(place, shape)
 
 
 def logical_streams(num_records, global_batch_size):
