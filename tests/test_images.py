@@ -194,15 +194,18 @@ def test_webp_and_other_formats_named_jpg(tmp_path):
         np.testing.assert_array_equal(image[list(ids).index(number)], record_files.picture(number))
 
 
-def test_labels_outside_the_classes_are_named(tmp_path):
-    record_files.write(tmp_path, [8], labels=[0, 1, 2, 0, 1, 3, 2, 1])
-    with pytest.raises(ValueError, match=r"label 3 \(1 records\) is outside \[0, 3\) for 3 class"):
+@pytest.mark.parametrize("wrong", [3, 2**32 + 1])
+def test_labels_outside_the_classes_are_named(tmp_path, wrong):
+    record_files.write(tmp_path, [8], labels=[0, 1, 2, 0, 1, wrong, 2, 1])
+    found = rf"label {wrong} \(1 records\) is outside \[0, 3\) for 3 class"
+    with pytest.raises(ValueError, match=found):
         train(tmp_path, num_classes=3)
     # An index may be wrong: the pipeline looks at every label itself.
     found = index.load(tmp_path, "train")
-    found.label_counts.pop(3)
+    found.label_counts.pop(wrong)
     found.save()
-    with pytest.raises(tf.errors.InvalidArgumentError, match="label 3 is outside .* 3 classes"):
+    wanted = f"label {wrong} is outside .* 3 classes"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=wanted):
         take(train(tmp_path, num_classes=3), 2)
     ids = {i for _, _, ids in take(train(tmp_path, num_classes=3, on_error="skip"), 6) for i in ids}
     assert ids == set(range(8)) - {5}
