@@ -230,6 +230,54 @@ def plot_differences(comparison, path, label, scale=100.0):
     save(figure, path)
 
 
+def plot_lines(lines, path, x_label, y_label="test accuracy, % (mean and 95 % interval)"):
+    """Draws means and their intervals over an axis that doubles, a line for each label.
+
+    Args:
+        lines: `dict` of label to a `list` of (x, mean, high), high as in `interval`.
+        path: of the file.
+        x_label, y_label: `str`. Means are multiplied by 100.
+    """
+    figure = new_figure(7, 4.2)
+    if figure is None:
+        return
+    axes = figure.add_subplot()
+    for label, points in lines.items():
+        places, means, highs = zip(*points, strict=True)
+        # Not a number draws no bar.
+        half = [
+            math.nan if high is None else 100 * (high - mean)
+            for mean, high in zip(means, highs, strict=True)
+        ]
+        axes.errorbar(
+            places, [100 * mean for mean in means], yerr=half, marker="o", capsize=3, label=label
+        )
+    axes.set_xscale("log", base=2)
+    ticks = sorted({place for points in lines.values() for place, *_ in points})
+    axes.set_xticks(ticks, map(str, ticks))
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.legend()
+    axes.grid(alpha=0.3)
+    save(figure, path)
+
+
+def check_rate(runs, arm, rate):
+    """Raises ValueError if there are runs of an arm with another rate than the search's.
+
+    Args:
+        runs: `Results`, whose rows have ``learning_rate``.
+        arm: `str`.
+        rate: `float`, what the search beside the runs gives.
+    """
+    for row in runs.rows:
+        if row["arm"] == arm and not math.isclose(row["learning_rate"], rate, rel_tol=1e-6):
+            raise ValueError(
+                f"{runs.path} has a run of {arm} with learning rate {row['learning_rate']:g}, but "
+                f"the search beside it gives {rate:g}; remove the one or the other"
+            )
+
+
 def parse(parser, argv, quick):
     """Adds ``--report`` and ``--quick`` to a parser, and returns the flags.
 

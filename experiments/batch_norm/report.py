@@ -1,6 +1,5 @@
 """What came out: accuracy over the span of the statistics, and the cost of a step."""
 
-import math
 import statistics
 
 from experiments import paired
@@ -66,26 +65,12 @@ def cost_table(rows):
 
 def plot(rows, path):
     """Draws accuracy over the span, a line for each number of examples a replica."""
-    figure = paired.new_figure(7, 4.2)
-    if figure is None:
-        return
-    axes, points = figure.add_subplot(), curves(rows)
-    for per_replica in sorted({p["per_replica"] for p in points}):
-        own = [p for p in points if p["per_replica"] == per_replica]
-        half = [math.nan if p["high"] is None else 100 * (p["high"] - p["accuracy"]) for p in own]
-        axes.errorbar(
-            [p["span"] for p in own],
-            [100 * p["accuracy"] for p in own],
-            yerr=half,
-            marker="o",
-            capsize=3,
-            label=f"{per_replica} examples a replica",
-        )
-    axes.set_xscale("log", base=2)
-    spans = sorted({p["span"] for p in points})
-    axes.set_xticks(spans, map(str, spans))
-    axes.set_xlabel("examples that share statistics (examples a replica x size of the group)")
-    axes.set_ylabel("test accuracy, % (mean and 95 % interval)")
-    axes.legend()
-    axes.grid(alpha=0.3)
-    paired.save(figure, path)
+    lines = {}
+    for p in curves(rows):
+        label = f"{p['per_replica']} examples a replica"
+        lines.setdefault(label, []).append((p["span"], p["accuracy"], p["high"]))
+    paired.plot_lines(
+        lines,
+        path,
+        "examples that share statistics (examples a replica x size of the group)",
+    )

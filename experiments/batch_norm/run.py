@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from experiments import fashion, launched, paired
+from experiments import commands, fashion, launched, paired
 from experiments.batch_norm import report
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -33,31 +33,30 @@ COST_SETTINGS = ("dataset", "workers", "devices_per_worker", "cost_per_replica",
 
 def main(argv=None):
     args = parse(argv)
-    folder = Path(args.results)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    try:
-        runs = paired.Results(
-            folder / "runs.json",
-            {name: getattr(args, name) for name in SETTINGS},
-            required=("arm", "seed", "per_replica", "group", "accuracy"),
-        )
-        cost = paired.Results(
-            folder / "cost.json",
-            {name: getattr(args, name) for name in COST_SETTINGS},
-            required=("arm", "round", "milliseconds"),
-        )
-        if not args.report:
-            run_all(args, runs)
-            if args.rounds and not cost.rows:
-                code = measure_cost(args, cost)
-                if code:
-                    return code
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return commands.exit_code(lambda: run(args), "stopped; started again, it goes on")
+
+
+def run(args):
+    folder = Path(args.results)
+    runs = paired.Results(
+        folder / "runs.json",
+        {name: getattr(args, name) for name in SETTINGS},
+        required=("arm", "seed", "per_replica", "group", "accuracy"),
+    )
+    cost = paired.Results(
+        folder / "cost.json",
+        {name: getattr(args, name) for name in COST_SETTINGS},
+        required=("arm", "round", "milliseconds"),
+    )
+    if not args.report:
+        run_all(args, runs)
+        if args.rounds and not cost.rows:
+            code = measure_cost(args, cost)
+            if code:
+                return code
     if not runs.rows:
-        print(f"error: {runs.path} is not there; run without --report first", file=sys.stderr)
-        return 1
+        raise FileNotFoundError(f"{runs.path} is not there; run without --report first")
     print(report.table(runs.rows))
     if cost.rows:
         print()

@@ -13,7 +13,7 @@ import argparse
 import sys
 import time
 
-from experiments import fashion, launched, paired
+from experiments import commands, fashion, launched, paired
 from experiments.compression.arms import ARMS
 from experiments.compression.settings import RESULTS, add_settings, flags_of, settings_of
 
@@ -29,18 +29,17 @@ QUICK = {
 
 def main(argv=None):
     args = parse(argv)
-    try:
-        results = paired.Results(args.json, settings_of(args), required=("arm", "seed", "accuracy"))
-        if not args.report:
-            code = run_all(args, results)
-            if code:
-                return code
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return commands.exit_code(lambda: run(args), "stopped; started again, it goes on")
+
+
+def run(args):
+    results = paired.Results(args.json, settings_of(args), required=("arm", "seed", "accuracy"))
+    if not args.report:
+        code = run_all(args, results)
+        if code:
+            return code
     if not results.rows:
-        print(f"error: {args.json} is not there; run without --report first", file=sys.stderr)
-        return 1
+        raise FileNotFoundError(f"{args.json} is not there; run without --report first")
     comparison = paired.compare(results.rows, "dense")
     print(paired.table(comparison))
     paired.plot_differences(

@@ -1,7 +1,5 @@
 """What came out: tables, the answer in one line, and a plot."""
 
-import math
-
 from experiments import paired
 from experiments.allreduce.results import aligned
 from experiments.large_batch.search import best, tried_of
@@ -105,28 +103,13 @@ def verdict(rows):
 
 def plot(rows, path):
     """Draws accuracy over the batch, with 95 % intervals."""
-    figure = paired.new_figure(7, 4.2)
-    if figure is None:
-        return
-    axes = figure.add_subplot()
-    for optimizer in OPTIMIZERS:
-        points = [p for p in curves(rows) if p["optimizer"] == optimizer]
-        half = [
-            math.nan if p["high"] is None else 100 * (p["high"] - p["accuracy"]) for p in points
+    names = {"sgd": "SGD + momentum", "lars": "LARS"}
+    lines = {
+        names[optimizer]: [
+            (p["batch"], p["accuracy"], p["high"])
+            for p in curves(rows)
+            if p["optimizer"] == optimizer
         ]
-        axes.errorbar(
-            [p["batch"] for p in points],
-            [100 * p["accuracy"] for p in points],
-            yerr=half,
-            marker="o",
-            capsize=3,
-            label={"sgd": "SGD + momentum", "lars": "LARS"}[optimizer],
-        )
-    axes.set_xscale("log", base=2)
-    batches = sorted({row["batch"] for row in rows})
-    axes.set_xticks(batches, map(str, batches))
-    axes.set_xlabel("batch, equal epochs")
-    axes.set_ylabel("test accuracy, % (mean and 95 % interval)")
-    axes.legend()
-    axes.grid(alpha=0.3)
-    paired.save(figure, path)
+        for optimizer in dict.fromkeys(row["optimizer"] for row in rows)
+    }
+    paired.plot_lines(lines, path, "batch, equal epochs")

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from experiments import paired
+from experiments import commands, paired
 from experiments.large_batch import report, search
 from experiments.large_batch.settings import OPTIMIZERS, arm, parse
 
@@ -25,24 +25,22 @@ SEARCH_SEED = 1000
 
 def main(argv=None):
     settings, args = parse(argv, __doc__)
-    folder = Path(args.results)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    shared = dataclasses.asdict(settings)
-    try:
-        trials = paired.Results(
-            folder / "search.json", shared, required=("arm", "trial", "learning_rate", "accuracy")
-        )
-        runs = paired.Results(
-            folder / "runs.json", shared, required=("arm", "seed", "learning_rate", "accuracy")
-        )
-        if not args.report:
-            run_all(settings, args, trials, runs)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return commands.exit_code(lambda: run(settings, args), "stopped; started again, it goes on")
+
+
+def run(settings, args):
+    folder, shared = Path(args.results), dataclasses.asdict(settings)
+    trials = paired.Results(
+        folder / "search.json", shared, required=("arm", "trial", "learning_rate", "accuracy")
+    )
+    runs = paired.Results(
+        folder / "runs.json", shared, required=("arm", "seed", "learning_rate", "accuracy")
+    )
+    if not args.report:
+        run_all(settings, args, trials, runs)
     if not runs.rows:
-        print(f"error: {runs.path} is not there; run without --report first", file=sys.stderr)
-        return 1
+        raise FileNotFoundError(f"{runs.path} is not there; run without --report first")
     print(report.search_table(trials.rows))
     print()
     print(report.table(runs.rows))
@@ -91,7 +89,7 @@ def run_all(settings, args, trials, runs):
     rates = tuned_rates(settings, trials.rows)
     for optimizer, batch, seed in wanted:
         name, rate = arm(optimizer, batch), search.interpolated(rates[optimizer], batch)
-        check_rate(runs, name, rate)
+        paired.check_rate(runs, name, rate)
         row = timed(optimizer, rate, batch, seed, final)
         runs.add({"arm": name, "optimizer": optimizer, "batch": batch, "seed": seed, **row})
         progress.done(f"seed {seed}  {name:10s}  {_outcome(row)}")
@@ -106,16 +104,6 @@ def tuned_rates(settings, rows):
         }
         for optimizer in OPTIMIZERS
     }
-
-
-def check_rate(runs, name, rate):
-    """Raises ValueError if there are runs of an arm with another rate than the search's."""
-    for row in runs.rows:
-        if row["arm"] == name and abs(row["learning_rate"] - rate) > 1e-6 * rate:
-            raise ValueError(
-                f"{runs.path} has a run of {name} with learning rate {row['learning_rate']:g}, "
-                f"but the search beside it gives {rate:g}; remove the one or the other"
-            )
 
 
 def _outcome(row):

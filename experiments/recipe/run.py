@@ -134,23 +134,13 @@ def run_all(args, trials, runs):
         progress.done(f"search  {arm:6s}  rate {rate:<6g}  accuracy {row['accuracy']:.4f}")
     for arm, seed in wanted:
         rate = report.best(trials.rows, arm)
-        check_rate(runs, arm, rate)
+        paired.check_rate(runs, arm, rate)
         row = training.apart(run_of(args, arm, str(records / imagenette.FULL), rate, seed))
         runs.add({"arm": arm, "seed": seed, "learning_rate": rate, **row})
         progress.done(
             f"seed {seed}  {arm:6s}  accuracy {row['accuracy']:.4f}  "
             f"training {row['training_seconds']:.0f} s"
         )
-
-
-def check_rate(runs, arm, rate):
-    """Raises ValueError if there are runs of an arm with another rate than the search's."""
-    for row in runs.rows:
-        if row["arm"] == arm and row["learning_rate"] != rate:
-            raise ValueError(
-                f"{runs.path} has a run of {arm} with learning rate {row['learning_rate']:g}, but "
-                f"the search beside it gives {rate:g}; remove the one or the other"
-            )
 
 
 if __name__ == "__main__":
