@@ -63,6 +63,15 @@ class Results:
         """Whether there is a row with these values, such as ``has(arm="dense", seed=0)``."""
         return any(all(row.get(k) == v for k, v in key.items()) for row in self.rows)
 
+    def missing(self, arms, seeds):
+        """Returns ``[(seed, arm), ...]`` of the runs that are not there, arms in turn.
+
+        So a machine that is slow for an hour is slow for all arms.
+        """
+        return [
+            (seed, arm) for seed in range(seeds) for arm in arms if not self.has(arm=arm, seed=seed)
+        ]
+
     def add(self, row):
         """Adds a row, with the settings, and writes the file: whole, or not at all.
 

@@ -77,12 +77,7 @@ def run_all(args, results):
     Each run has processes of its own. In one process past models stay in memory, 90 MB each, until
     Python's collector comes across them; and where workers fail, only one run is lost.
     """
-    todo = [
-        (seed, arm)
-        for seed in range(args.seeds)
-        for arm in args.arms
-        if not results.has(arm=arm, seed=seed)
-    ]
+    todo = results.missing(args.arms, args.seeds)
     if todo:
         # Before any process is started: what is missing is said once, and downloaded once.
         fashion.load(args.dataset, args.data_dir, args.examples)

@@ -57,12 +57,7 @@ def run(args):
 
 def run_all(args, settings, results, cluster):
     """Trains what is not there yet; worker 0 keeps the results."""
-    todo = [
-        (seed, arm)
-        for seed in range(args.seeds)
-        for arm in args.arms
-        if not results.has(arm=arm, seed=seed)
-    ]
+    todo = results.missing(args.arms, args.seeds)
     if not todo and cluster.num_workers == 1:
         return
     from tfscale import distribute

@@ -76,12 +76,7 @@ def parse(argv):
 
 def run_all(args, results):
     """Trains what is not there yet, arms in turn."""
-    todo = [
-        (seed, arm)
-        for seed in range(args.seeds)
-        for arm in ARMS
-        if not results.has(arm=arm, seed=seed)
-    ]
+    todo = results.missing(ARMS, args.seeds)
     if not todo:
         return
     records = imagenette.records(args.dataset, args.data_dir, args.records) / imagenette.FULL

@@ -117,12 +117,7 @@ def run_all(args, trials, runs):
         for arm in ARMS
         if not trials.has(arm=arm, learning_rate=rate)
     ]
-    wanted = [
-        (arm, seed)
-        for seed in range(args.seeds)
-        for arm in ARMS
-        if not runs.has(arm=arm, seed=seed)
-    ]
+    wanted = runs.missing(ARMS, args.seeds)
     if not tried and not wanted:
         return
     records = imagenette.records(args.dataset, args.data_dir, args.records).resolve()
@@ -132,7 +127,7 @@ def run_all(args, trials, runs):
         row = training.apart(trial, may_diverge=True)
         trials.add({"arm": arm, "learning_rate": rate, "seed": SEARCH_SEED, **row})
         progress.done(f"search  {arm:6s}  rate {rate:<6g}  accuracy {row['accuracy']:.4f}")
-    for arm, seed in wanted:
+    for seed, arm in wanted:
         rate = report.best(trials.rows, arm)
         paired.check_rate(runs, arm, rate)
         row = training.apart(run_of(args, arm, str(records / imagenette.FULL), rate, seed))
