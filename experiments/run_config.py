@@ -121,12 +121,14 @@ class RunConfig:
 
     # Phases
     phase_epochs: tuple[int, ...] | None = _field(
-        None, "epochs of each phase, such as 13,11,3,1; none = one phase. One value a phase too:"
+        None, "epochs of each phase, such as 13,11,3,1; none = one phase"
     )
-    phase_image_sizes: tuple[int, ...] | None = _field(None, "image_size of each")
-    phase_batch_sizes: tuple[int, ...] | None = _field(None, "global batch of each")
-    phase_min_crop_areas: tuple[float, ...] | None = _field(None, "min_crop_area of each")
-    phase_magnitudes: tuple[float, ...] | None = _field(None, "magnitude of rand_augment in each")
+    phase_image_sizes: tuple[int, ...] | None = _field(None, "image_size of each phase")
+    phase_batch_sizes: tuple[int, ...] | None = _field(None, "global batch of each phase")
+    phase_min_crop_areas: tuple[float, ...] | None = _field(None, "min_crop_area of each phase")
+    phase_magnitudes: tuple[float, ...] | None = _field(
+        None, "magnitude of rand_augment in each phase"
+    )
 
     # Distribution
     strategy: Literal["auto", "one_device", "mirrored", "multi_worker_mirrored", "tpu"] = _field(

@@ -20,15 +20,20 @@ def code_blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
-@pytest.mark.slow
-def test_the_example_trains_on_two_workers_and_resumes(tmp_path):
+def write_records(folder, number):
     from tfscale.data.prepare import prepare_arrays
 
     rng = np.random.default_rng(0)
-    labels = np.arange(128) % 2
-    images = rng.integers(0, 90, (128, 32, 32, 3)) + 160 * labels[:, None, None, None]
-    examples = zip(images.astype(np.uint8), labels, strict=True)
-    prepare_arrays(examples, str(tmp_path / "records"), "train", ["dark", "light"])
+    labels = np.arange(number) % 2
+    images = rng.integers(0, 90, (number, 32, 32, 3)) + 160 * labels[:, None, None, None]
+    for split in ("train", "validation"):
+        examples = zip(images.astype(np.uint8), labels, strict=True)
+        prepare_arrays(examples, str(folder / "records"), split, ["dark", "light"])
+
+
+@pytest.mark.slow
+def test_the_example_trains_on_two_workers_and_resumes(tmp_path):
+    write_records(tmp_path, 128)
     example = code_blocks("python")[0]
     assert len(example.strip().splitlines()) <= 18
     (tmp_path / "my_training.py").write_text(example)
@@ -77,31 +82,15 @@ def test_the_example_of_input_is_valid():
 
 
 @pytest.mark.slow
-def test_the_example_of_phases_trains():
-    import tensorflow as tf
-
-    from tfscale import keras, progressive
-
+def test_the_example_of_phases_trains(tmp_path, monkeypatch):
     (example,) = [block for block in code_blocks("python") if "progressive.fit" in block]
-
-    def pictures(size, batch):
-        return tf.data.Dataset.from_tensors((tf.zeros([batch, size, size, 3]), tf.zeros([batch])))
-
-    def make_data(phase, step):
-        dataset = pictures(phase.image_size, 16).repeat().skip(step)
-        return progressive.PhaseData(dataset, steps_per_epoch=1)
-
-    model = keras.Sequential(
-        [
-            keras.Input([None, None, 3]),
-            keras.layers.GlobalAveragePooling2D(),
-            keras.layers.Dense(8, "softmax"),
-        ]
-    )
-    model.compile("sgd", "sparse_categorical_crossentropy")
-    names = {"model": model, "make_data": make_data, "resume": None, "held_out": pictures(32, 3)}
+    monkeypatch.chdir(tmp_path)
+    write_records(tmp_path, 128)
+    names = {}
     exec(example, names)
-    assert int(model.optimizer.iterations) == 6
+    assert names["strategy"].num_replicas_in_sync == 4
+    assert int(names["model"].optimizer.iterations) == 4 * 2 + 2 * 4
+    assert (tmp_path / "phases/step-00000016").is_dir()
 
 
 def test_the_table_names_what_exists():

@@ -92,11 +92,14 @@ def test_the_best_is_found_shown_written_and_ready_to_run(tmp_path, monkeypatch)
     assert lines[0].split()[:3] == ["trial", "val_accuracy", "learning_rate"]
     assert lines[1].split()[0] == str(rows[0]["number"]) and "2/2" in lines[1]
 
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    subprocess.run(["sh", "search/best.sh"], check=True, env=environ, capture_output=True)
-    again = Path("search/best/epochs.jsonl").read_text().splitlines()
-    assert json.loads(again[-1])["metrics"]["val_accuracy"] == rows[0]["value"]
+    # On a path without the Python that has the packages; flags of one's own come last.
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    best = ["sh", "search/best.sh"]
+    for flags, epochs in ([], 2), (["--epochs=3"], 3):
+        subprocess.run([*best, *flags], check=True, env=environ, capture_output=True)
+        again = list(map(json.loads, Path("search/best/epochs.jsonl").read_text().splitlines()))
+        assert again[-1]["epoch"] == epochs
+        assert again[1]["metrics"]["val_accuracy"] == rows[0]["value"]
 
 
 @pytest.mark.slow

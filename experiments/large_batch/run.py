@@ -1,6 +1,6 @@
 """Does LARS hold accuracy as the batch grows, where SGD with momentum does not?
 
-    python -m experiments.large_batch.run            # search, then 3 seeds: 100 minutes, 2 cores
+    python -m experiments.large_batch.run            # search, then 3 seeds: 2 hours, 2 cores
     python -m experiments.large_batch.run --quick    # does it run? digits, under 3 minutes
     python -m experiments.large_batch.run --report   # tables and plot of what is there
 

@@ -1,9 +1,9 @@
 """What is worth searching in the quickstart's run.
 
     python -m experiments.quickstart.datasets digits runs/digits
-    python -m tfscale.tuning experiments/train.py --trials=12 --folder=runs/tuning \\
+    python -m tfscale.tuning experiments/train.py --trials=12 --folder=runs/tuning --prune_from=5 \\
         --space experiments.tuning.quickstart:SPACE -- \\
-        --config=quickstart --data_dir=runs/digits --epochs=4 --noexport
+        --config=quickstart --data_dir=runs/digits --epochs=8 --noexport
 """
 
 from tfscale.tuning import choice, log_uniform, uniform

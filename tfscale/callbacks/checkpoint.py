@@ -5,7 +5,7 @@ import logging
 
 import tensorflow as tf
 
-from tfscale._keras import check_model, training_state
+from tfscale._keras import check_model, keras, training_state
 from tfscale.callbacks import saved_variables
 from tfscale.callbacks.checkpoint_files import CheckpointFiles, Position
 from tfscale.callbacks.compression_files import SavedCompression
@@ -14,7 +14,11 @@ from tfscale.distribute import _tf_private, all_reduce
 from tfscale.distribute.agreement import agree, first_difference, gather_values
 
 _logger = logging.getLogger("tfscale")
-# What Keras's own EarlyStopping, ReduceLROnPlateau and ModelCheckpoint remember.
+# Keras's own that remember something, and what.
+_WITH_MEMORY = tuple(
+    getattr(keras.callbacks, name)
+    for name in ("EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint")
+)
 _REMEMBERED = ("best", "wait", "best_epoch", "stopped_epoch", "cooldown_counter")
 
 
@@ -56,7 +60,8 @@ class CheckpointAndResume(training_state.StepCallback):
         state: dict that JSON can hold, of everything that must not change when the run
             resumes: seeds, the global batch size, `DataContract.fingerprint()`.
         callbacks: Keras's EarlyStopping, ReduceLROnPlateau or ModelCheckpoint objects of the
-            same `fit`, whose best value and patience are to survive as well.
+            same `fit`, whose best value and patience are to survive as well: a callback does not
+            know of the others. `tfscale.progressive.fit` adds its own.
         timeout_seconds: float, how long a worker waits for the others to come to the same save
             before it raises TimeoutError and names them; it happens where not all workers
             were given this callback.
@@ -91,6 +96,16 @@ class CheckpointAndResume(training_state.StepCallback):
         self._latest = self._files.latest()
         self._epoch = self._step = 0
         self._saved_at = None
+
+    def also_saves(self, callbacks):
+        """Adds those of a `fit`'s callbacks that remember something, as the argument does.
+
+        Args:
+            callbacks: list of Keras callbacks; others than the argument's three kinds, and those
+                that it has already, are passed over.
+        """
+        found = (c for c in callbacks if isinstance(c, _WITH_MEMORY) and c not in self._others)
+        self._others = (*self._others, *found)
 
     @property
     def initial_step(self):

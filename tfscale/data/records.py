@@ -178,8 +178,8 @@ def describe(
         raise ValueError(
             f"global_batch_size={global_batch_size} is not a positive multiple of the "
             f"{num_replicas} replicas ({global_batch_size} % {num_replicas} = "
-            f"{global_batch_size % num_replicas}); "
-            f"{max(1, global_batch_size // num_replicas) * num_replicas} would be"
+            f"{global_batch_size % num_replicas}); {_multiples(global_batch_size, num_replicas)}"
+            " would be"
         )
     if num_replicas % num_workers:
         raise ValueError(f"{num_workers} workers do not divide {num_replicas} replicas")
@@ -255,3 +255,9 @@ def check_labels(index, num_classes=None, label_offset=0, on_error="raise"):
 def _class(index, label):
     known = label < len(index.class_names)
     return f"{label} ({index.class_names[label]})" if known else str(label)
+
+
+def _multiples(number, factor):
+    """The multiples of a factor next to a number, for people."""
+    below = number // factor * factor
+    return f"{below} or {below + factor}" if below > 0 else str(factor)

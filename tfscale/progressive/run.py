@@ -52,7 +52,8 @@ def fit(model, phases, data, *, callbacks=(), resume=None, verbose="auto", **fit
             given step of the phase, from 0. ``phase.seed(seed)`` is the seed for it.
         callbacks: list of Keras callbacks and of functions of a `Phase` that return one.
         resume: `CheckpointAndResume`, to save the run and go on where a killed one was saved, in
-            its phase and at its step, equal to the bit. Phases that have not begun may be
+            its phase and at its step, equal to the bit; what EarlyStopping and its like among
+            `callbacks` remember is saved with it. Phases that have not begun may be
             others than when it was saved.
         verbose: Keras's. Defaults to ``"auto"``.
         **fit_kwargs: other arguments of Keras's `fit`, such as ``validation_freq``.
@@ -62,7 +63,8 @@ def fit(model, phases, data, *, callbacks=(), resume=None, verbose="auto", **fit
 
     Raises:
         ValueError: before anything is trained, if the model takes pictures of one size and a
-            phase has others, if a compression is unknown or set twice, for an argument that
+            phase has others, if a phase's batch has too few examples for the micro-batches of
+            `accumulate_gradients`, if a compression is unknown or set twice, for an argument that
             belongs into `PhaseData`, if the checkpoint is of other phases, or if the workers do not
             agree on the phases; when a phase begins, if its data has another size or, resumed
             within it, other steps per epoch.
@@ -94,6 +96,9 @@ def fit(model, phases, data, *, callbacks=(), resume=None, verbose="auto", **fit
     compressions = _compressions(model, phases, callbacks)
     schedule = _schedule(phases, callbacks)
     strategy = model.distribute_strategy
+    _check_micro_batches(model, phases, strategy.num_replicas_in_sync)
+    if resume is not None:
+        resume.also_saves(callbacks)
     described = [phase.description() for phase in phases]
     agree(strategy, "the phases of the run", described)
     position = None if resume is None else resume.position(strategy, described)
@@ -228,6 +233,17 @@ def _check_input(model, phases):
                 f"{', '.join(map(str, sizes))}. Build it for pictures of any size: with "
                 "input_shape=(None, None, channels) and pooling over the whole picture before "
                 "its last layer"
+            )
+
+
+def _check_micro_batches(model, phases, replicas):
+    parts = getattr(vars(model).get("train_step"), "micro_batches", 1)
+    for phase in phases:
+        if phase.global_batch_size < parts * replicas:
+            raise ValueError(
+                f"phase {phase.number + 1}: a batch of {phase.global_batch_size} on {replicas} "
+                f"replicas cannot be run in {parts} micro-batches (accumulate_gradients): it "
+                f"needs {parts * replicas} examples, or fewer micro-batches"
             )
 
 

@@ -47,8 +47,9 @@ def finish(report, settings):
     best = report.best
     if best is None:
         return _say("no trial has succeeded", 1)
-    _show(f"best: trial {best['number']}, {settings.metric} {best['value']:.6g}. To run it (also")
-    _show(f"sh {Path(settings.folder) / 'best.sh'}):\n{best['command']}")
+    _show(f"best: trial {best['number']}, {settings.metric} {best['value']:.6g}. To run it:")
+    _show(f"  sh {Path(settings.folder) / 'best.sh'}   (takes more flags), which is")
+    _show(f"  {best['command']}")
     return 0
 
 

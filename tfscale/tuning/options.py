@@ -38,10 +38,10 @@ runs as tfscale.config does (CONFIGS), names and values are checked before the f
 
 example: tune the quickstart (a few minutes on two cores)
   python -m experiments.quickstart.datasets digits runs/digits
-  {program} experiments/train.py --trials=8 --folder=runs/tuning \\
+  {program} experiments/train.py --trials=8 --folder=runs/tuning --prune_from=5 \\
       --space base_learning_rate=log:4:128 momentum=0.8:0.95 warmup_epochs=0:2 -- \\
-      --config=quickstart --data_dir=runs/digits --epochs=4 --noexport
-  sh runs/tuning/best.sh
+      --config=quickstart --data_dir=runs/digits --epochs=8 --noexport
+  sh runs/tuning/best.sh --epochs=15 --export
 
   two trials at a time, each of two workers:    --parallel=2 --workers=2
   several machines, the same command on each:   --storage=postgresql://user:password@host/db

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shlex
+import sys
 from pathlib import Path
 
 import optuna
@@ -98,7 +99,10 @@ class Report:
         if best is not None:
             header = f"# trial {best['number']}: {settings.metric} {best['value']:.6g}"
             place = f"cd {shlex.quote(os.getcwd())}"
-            _replace(folder / "best.sh", f"#!/bin/sh\n{header}\n{place}\n{best['command']}\n")
+            # This Python has what the program needs; another on the path may not.
+            start = f'PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"'
+            script = ["#!/bin/sh", header, place, start, f'{best["command"]} "$@"']
+            _replace(folder / "best.sh", "\n".join(script) + "\n")
 
     def _trials(self):
         return self.study.get_trials(deepcopy=False)
