@@ -69,7 +69,7 @@ def test_the_example_of_compression_is_valid():
 def test_the_example_of_input_is_valid():
     import tfscale
 
-    (example,) = [block for block in code_blocks("python") if "train_dataset" in block][1:]
+    (example,) = [block for block in code_blocks("python") if "data.Cache(" in block]
     called = []
     data = types.SimpleNamespace(
         train_dataset=lambda *args, **kwargs: called.append(kwargs),
@@ -88,7 +88,6 @@ def test_the_example_of_phases_trains(tmp_path, monkeypatch):
     write_records(tmp_path, 128)
     names = {}
     exec(example, names)
-    assert names["strategy"].num_replicas_in_sync == 4
     assert int(names["model"].optimizer.iterations) == 4 * 2 + 2 * 4
     assert (tmp_path / "phases/step-00000016").is_dir()
 
@@ -103,6 +102,7 @@ def test_the_table_names_what_exists():
 def test_the_files_it_names_exist():
     for block in code_blocks("sh"):
         for path in re.findall(r"(?:sh|python) ([\w/]+\.(?:sh|py))", block):
-            assert path == "my_training.py" or (ROOT / path).exists(), path
+            made = path == "my_training.py" or path.startswith("runs/")
+            assert made or (ROOT / path).exists(), path
     for path in re.findall(r"`((?:tfscale|launch|experiments|tests)/[\w/.]+)`", README):
         assert (ROOT / path).exists(), path
