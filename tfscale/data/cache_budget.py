@@ -5,8 +5,6 @@ import re
 
 import numpy as np
 
-from tfscale.data import arguments
-
 UNITS = {"": 1, "B": 1}
 UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", 1)}
 UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)}
@@ -31,6 +29,8 @@ def parse(name, budget):
     if budget is None or budget == "auto":
         return budget
     if not isinstance(budget, str):
+        from tfscale.data import arguments  # loads TensorFlow, which a check of flags does not
+
         return arguments.integer(name, budget, 1)
     found = re.fullmatch(r"\s*(\d{1,20}(?:\.\d+)?)\s*([A-Za-z]*)\s*", budget)
     if not found or found[2] not in UNITS or not round(float(found[1]) * UNITS[found[2]]):
