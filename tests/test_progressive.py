@@ -13,6 +13,7 @@ from tests.multiprocess import progressive_runs as runs
 from tests.multiprocess.checkpoint_runs import Watch
 from tfscale import callbacks, progressive
 from tfscale._keras import keras
+from tfscale.accumulation import accumulate_gradients
 from tfscale.callbacks.saved_phases import check_phases
 from tfscale.distribute.strategy import create_strategy
 from tfscale.progressive import Phase, PhaseData
@@ -190,10 +191,12 @@ def test_a_callback_ends_all_phases_and_the_run_stays_ended(tmp_path):
 
 
 @pytest.mark.slow
-def test_patience_goes_on_from_phase_to_phase_and_past_a_kill(tmp_path, capsys):
-    def go(kill):
+@pytest.mark.parametrize("named", [True, False])
+def test_patience_goes_on_from_phase_to_phase_and_past_a_kill(tmp_path, capsys, named):
+    def go(kill, folder=tmp_path):
         stop = keras.callbacks.EarlyStopping("loss", mode="max", patience=2, min_delta=99.0)
-        resume = callbacks.CheckpointAndResume(tmp_path, callbacks=[stop])
+        # The run's own callbacks are saved whether they are named here or not.
+        resume = callbacks.CheckpointAndResume(folder, callbacks=[stop] if named else ())
         history = progressive.fit(
             small_model(), runs.PHASES, runs.data_of(ONE), callbacks=[stop, kill], resume=resume,
             verbose=2,
@@ -208,6 +211,8 @@ def test_patience_goes_on_from_phase_to_phase_and_past_a_kill(tmp_path, capsys):
     assert stop.stopped_epoch == 2 and history.epoch == [2]
     shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Epoch")]
     assert shown == ["Epoch 1/4", "Epoch 2/4", "Epoch 3/4", "Epoch 3/4"]
+    undisturbed, history = go(KillAt(), tmp_path / "other")
+    assert undisturbed.stopped_epoch == 2 and history.epoch == [0, 1, 2]
 
 
 # ---------------------------------------------------------------------- callbacks
@@ -293,9 +298,59 @@ def test_mistakes_are_named_before_anything_is_trained(untrained, phases, option
         progressive.fit(untrained, phases, None, **options)
 
 
+def test_a_batch_too_small_for_the_micro_batches_is_refused_before_it_trains():
+    strategy = create_strategy("mirrored", devices_per_worker=2)
+    with strategy.scope():
+        model = accumulate_gradients(small_model(), 3)
+    message = "phase 2: a batch of 5 on 2 replicas cannot be run in 3 .* needs 6 examples"
+    with pytest.raises(ValueError, match=message):
+        progressive.fit(model, [Phase(1, 6, 6), Phase(1, 6, 5)], None)
+
+
+def short_data(batches, known):
+    """Phase 1 has as many batches as said, whether their number is known before or not."""
+
+    def data(phase, step):
+        one = np.zeros([8, phase.image_size, phase.image_size, 3], np.float32), np.zeros([8], int)
+        dataset = tf.data.Dataset.from_tensors(one).repeat(99 if phase.number else batches)
+        if not known:
+            dataset = dataset.filter(lambda x, y: True)
+        return PhaseData(dataset, 5)
+
+    return data
+
+
+@pytest.mark.parametrize(
+    "batches, known, done", [(6, False, [0]), (10, False, [0, 1]), (6, True, [])]
+)
+def test_data_that_ends_before_its_phase_ends_the_run(tmp_path, batches, known, done):
+    model, epochs = small_model(), []
+    log = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epochs.append(epoch))
+    with pytest.raises(ValueError, match=f"phase 1: its data ends after {batches} of the 15 steps"):
+        progressive.fit(
+            model, [Phase(3, 8, 8), Phase(1, 12, 8)], short_data(batches, known), verbose=0,
+            callbacks=[log],
+        )  # fmt: skip
+    assert epochs == done
+
+
+def test_a_run_that_a_callback_stops_may_have_short_data():
+    stop = StopAt(0)
+    history = progressive.fit(
+        small_model(), [Phase(3, 8, 8)], short_data(6, False), verbose=0, callbacks=[stop]
+    )
+    assert history.epoch == [0] and stop.ends == 1
+    # Keras starts one of exactly an epoch's batches again.
+    phases = [Phase(2, 8, 8)]
+    assert progressive.fit(small_model(), phases, short_data(5, True), verbose=0).epoch == [0, 1]
+
+
 @pytest.mark.parametrize(
     "phases, options, message",
     [
+        (Phase(1, 6, 8), {}, r"phases is a list of .*Phase objects, got Phase\("),
+        (runs.PHASES, {"callbacks": NothingTrains()}, r"is a list, got .* write callbacks=\[...\]"),
+        (runs.PHASES, {"data": None}, r"data is a function of \(phase, step\) .* got None"),
         ([(1, 6, 8)], {}, r"Phase objects, got \(1, 6, 8\)"),
         (runs.PHASES, {"callbacks": [3]}, "functions of a phase, got 3"),
         (runs.PHASES, {"callbacks": [lambda phase: None]}, "for phase 1, got None"),
@@ -304,7 +359,7 @@ def test_mistakes_are_named_before_anything_is_trained(untrained, phases, option
 )
 def test_things_of_another_kind_are_named(untrained, phases, options, message):
     with pytest.raises(TypeError, match=message):
-        progressive.fit(untrained, phases, runs.data_of(ONE), **options)
+        progressive.fit(untrained, phases, **({"data": runs.data_of(ONE)} | options))
 
 
 def test_data_of_another_kind_is_named(untrained):
@@ -414,12 +469,17 @@ def test_one_worker_says_that_compression_has_no_effect(untrained, caplog):
 def test_a_phase_checks_its_numbers(change):
     with pytest.raises(ValueError, match=f"Phase: {next(iter(change))}="):
         dataclasses.replace(Phase(1, 6, 8), **change)
-    with pytest.raises(ValueError, match="options=.*cannot be saved"):
-        Phase(1, 6, 8, options={"augment": len})
+    for options in ({"augment": len}, {"area": float("nan")}):
+        with pytest.raises(ValueError, match="options=.*cannot be saved"):
+            Phase(1, 6, 8, options=options)
+    with pytest.raises(ValueError, match="options=None: a dict"):
+        Phase(1, 6, 8, options=None)
     with pytest.raises(ValueError, match="steps_per_epoch=0"):
         PhaseData(None, 0)
     with pytest.raises(ValueError, match="validation_steps=3 has no effect"):
         PhaseData(None, 4, validation_steps=3)
+    with pytest.raises(ValueError, match="validation_steps=-1"):
+        PhaseData(None, 4, validation_data=[], validation_steps=-1)
 
 
 def test_each_phase_has_a_seed_of_its_own():
@@ -467,6 +527,8 @@ def test_the_plan_of_a_run():
     assert lines[-1] == "3 epochs, 40 steps"
     table = progressive.plan_table(progressive.plan(phases[:1], [10]))
     assert "learning rate" not in table and "topk" in table
+    with pytest.raises(ValueError, match="the plan has no rows"):
+        progressive.plan_table([])
 
 
 def test_the_example_of_the_plan():

@@ -21,7 +21,7 @@ class Phase:
             None, the default, is none; None in all phases leaves what the strategy was made
             with, or a `CompressionSchedule`, in force.
         options: `dict` for the function that makes the data, such as ``{"min_crop_area": 0.35}``;
-            values that JSON can hold. Defaults to none.
+            names and finite numbers, as JSON can hold. Defaults to none.
         number: `int`, place in the run, from 0. `fit` fills it in.
 
     Raises:
@@ -47,12 +47,15 @@ class Phase:
     def __post_init__(self):
         for name in ("epochs", "image_size", "global_batch_size"):
             _check_positive(f"Phase: {name}", getattr(self, name))
+        if not isinstance(self.options, dict):
+            raise ValueError(f"Phase: options={self.options!r}: a dict, {{}} for none")
         try:
-            json.dumps(self.options)
-        except TypeError as error:
+            # Nor NaN, which differs from itself when a run that was saved is resumed.
+            json.dumps(self.options, allow_nan=False)
+        except (TypeError, ValueError) as error:
             raise ValueError(
-                f"Phase: options={self.options!r} cannot be saved ({error}). Give numbers and "
-                "names, and make objects of them where the data is made"
+                f"Phase: options={self.options!r} cannot be saved ({error}). Give finite numbers "
+                "and names, and make objects of them where the data is made"
             ) from None
 
     def seed(self, seed):
@@ -110,10 +113,14 @@ class PhaseData:
                 f"PhaseData: validation_steps={self.validation_steps} has no effect without "
                 "validation_data"
             )
+        if self.validation_steps is not None:
+            _check_positive("PhaseData: validation_steps", self.validation_steps)
 
 
 def numbered(phases):
     """Returns the phases as a tuple, each with its number; raises where they are none."""
+    if not isinstance(phases, (list, tuple)):
+        raise TypeError(f"phases is a list of tfscale.progressive.Phase objects, got {phases!r}")
     phases = tuple(phases)
     if not phases:
         raise ValueError("phases is empty: a run has at least one Phase")

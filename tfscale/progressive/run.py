@@ -2,27 +2,15 @@
 
 import logging
 
-import tensorflow as tf
-
-from tfscale._keras import check_model, keras, retrace
-from tfscale.callbacks.checkpoint import CheckpointAndResume
+from tfscale._keras import check_model, retrace
 from tfscale.callbacks.compression_schedule import CompressionSchedule
 from tfscale.distribute.agreement import agree
+from tfscale.progressive import checks
 from tfscale.progressive.phases import PhaseData, first_epoch, numbered, total_epochs
 from tfscale.progressive.run_callbacks import RunCallbacks
 from tfscale.progressive.steps import compression_names
 
 _logger = logging.getLogger("tfscale")
-_OF_THE_PHASE = {
-    "x": "dataset",
-    "y": "dataset",
-    "steps_per_epoch": "steps_per_epoch",
-    "validation_data": "validation_data",
-    "validation_steps": "validation_steps",
-}
-_WITHOUT_MEANING = (
-    "epochs", "initial_epoch", "batch_size", "validation_batch_size", "validation_split"
-)  # fmt: skip
 
 
 def fit(model, phases, data, *, callbacks=(), resume=None, verbose="auto", **fit_kwargs):
@@ -50,7 +38,8 @@ def fit(model, phases, data, *, callbacks=(), resume=None, verbose="auto", **fit
         phases: list of `Phase`.
         data: function of (phase, step) that returns a `PhaseData` whose dataset begins with the
             given step of the phase, from 0. ``phase.seed(seed)`` is the seed for it.
-        callbacks: list of Keras callbacks and of functions of a `Phase` that return one.
+        callbacks: list of Keras callbacks and of functions of a `Phase` that return one; None for
+            none.
         resume: `CheckpointAndResume`, to save the run and go on where a killed one was saved, in
             its phase and at its step, equal to the bit; what EarlyStopping and its like among
             `callbacks` remember is saved with it. Phases that have not begun may be
@@ -66,9 +55,11 @@ def fit(model, phases, data, *, callbacks=(), resume=None, verbose="auto", **fit
             phase has others, if a phase's batch has too few examples for the micro-batches of
             `accumulate_gradients`, if a compression is unknown or set twice, for an argument that
             belongs into `PhaseData`, if the checkpoint is of other phases, or if the workers do not
-            agree on the phases; when a phase begins, if its data has another size or, resumed
-            within it, other steps per epoch.
-        TypeError: for anything that is not a `Phase`, `PhaseData` or callback.
+            agree on the phases; when a phase begins, if its data has another size, is known to
+            have too few batches or, resumed within it, has other steps per epoch; and when data
+            ends before the phase does, unless a callback has stopped the run.
+        TypeError: for anything that is not a list of `Phase`, a function that returns a
+            `PhaseData`, or a list of callbacks.
 
     Example:
         phases = [Phase(13, 96, 512, "topk"), Phase(5, 128, 256)]
@@ -89,14 +80,18 @@ def fit(model, phases, data, *, callbacks=(), resume=None, verbose="auto", **fit
     check_model(model)
     if getattr(model, "optimizer", None) is None:
         raise ValueError("the model is not compiled: call model.compile(optimizer, loss) first")
-    _check_arguments(fit_kwargs)
-    phases, callbacks = numbered(phases), list(callbacks)
-    _check_input(model, phases)
-    _check_callbacks(callbacks, resume)
+    checks.check_arguments(fit_kwargs)
+    phases, callbacks = numbered(phases), checks.listed(callbacks)
+    checks.check_input(model, phases)
+    checks.check_callbacks(callbacks, resume)
     compressions = _compressions(model, phases, callbacks)
     schedule = _schedule(phases, callbacks)
     strategy = model.distribute_strategy
-    _check_micro_batches(model, phases, strategy.num_replicas_in_sync)
+    checks.check_micro_batches(model, phases, strategy.num_replicas_in_sync)
+    if not callable(data):
+        raise TypeError(
+            f"data is a function of (phase, step) that returns a PhaseData, got {data!r}"
+        )
     if resume is not None:
         resume.also_saves(callbacks)
     described = [phase.description() for phase in phases]
@@ -115,6 +110,8 @@ def fit(model, phases, data, *, callbacks=(), resume=None, verbose="auto", **fit
         begin = first_epoch(phases, phase)
         step = _step_within(begin, position)
         parts = _data_of(data, phase, step, begin, position)
+        if not is_complete:
+            checks.check_length(parts, phase, step)
         if not is_complete and strategy.extended.should_checkpoint:
             # A warning, so that it shows in programs that do not set up logging.
             _logger.warning("%s", _line(phases, phase, parts, step, compressions[phase.number]))
@@ -175,14 +172,7 @@ def _data_of(data, phase, step, begin, position):
             f"{parts.steps_per_epoch} now. Use the same data and batch, or another checkpoint "
             "directory."
         )
-    for shape in _picture_shapes(parts.dataset):
-        sides = _sides(shape)
-        if any(side not in (None, phase.image_size) for side in sides):
-            raise ValueError(
-                f"phase {phase.number + 1} is of {phase.image_size} pixels, but its data has "
-                f"pictures of {sides[0]} x {sides[1]}: data(phase, step) must make them of "
-                "phase.image_size"
-            )
+    checks.check_sizes(parts, phase)
     return parts
 
 
@@ -202,60 +192,6 @@ def _line(phases, phase, parts, step, compression):
 
 def _counted(number, thing):
     return f"{number} {thing}{'' if number == 1 else 's'}"
-
-
-# ---------------------------------------------------------------------- checks
-
-
-def _check_arguments(fit_kwargs):
-    for name in fit_kwargs:
-        if name in _OF_THE_PHASE:
-            raise ValueError(
-                f"{name} differs from phase to phase: data(phase, step) gives it, as "
-                f"PhaseData({_OF_THE_PHASE[name]}=...)"
-            )
-        if name in _WITHOUT_MEANING:
-            raise ValueError(
-                f"{name} has no meaning in a run of phases: each Phase has its epochs and its "
-                "batch, and PhaseData the datasets"
-            )
-
-
-def _check_input(model, phases):
-    sizes = [phase.image_size for phase in phases]
-    for tensor in model.inputs or ():
-        if tensor.shape.rank != 4:
-            continue
-        sides = _sides(tensor.shape)
-        if any(side is not None and side != size for side in sides for size in sizes):
-            raise ValueError(
-                f"the model takes pictures of {sides[0]} x {sides[1]} pixels, but the phases have "
-                f"{', '.join(map(str, sizes))}. Build it for pictures of any size: with "
-                "input_shape=(None, None, channels) and pooling over the whole picture before "
-                "its last layer"
-            )
-
-
-def _check_micro_batches(model, phases, replicas):
-    parts = getattr(vars(model).get("train_step"), "micro_batches", 1)
-    for phase in phases:
-        if phase.global_batch_size < parts * replicas:
-            raise ValueError(
-                f"phase {phase.number + 1}: a batch of {phase.global_batch_size} on {replicas} "
-                f"replicas cannot be run in {parts} micro-batches (accumulate_gradients): it "
-                f"needs {parts * replicas} examples, or fewer micro-batches"
-            )
-
-
-def _check_callbacks(callbacks, resume):
-    if resume is not None and not isinstance(resume, CheckpointAndResume):
-        raise TypeError(f"resume must be a CheckpointAndResume, got {resume!r}")
-    for callback in callbacks:
-        if isinstance(callback, (CheckpointAndResume, keras.callbacks.BackupAndRestore)):
-            raise ValueError(
-                f"{type(callback).__name__} among the callbacks does not know of phases: give "
-                "resume=CheckpointAndResume(...)"
-            )
 
 
 def _schedule(phases, callbacks):
@@ -280,16 +216,3 @@ def _compressions(model, phases, callbacks):
         return [None] * len(names)
     operation = retrace.operation_of(model.distribute_strategy)
     return names if operation is None else [operation.compressor.name] * len(names)
-
-
-def _picture_shapes(dataset):
-    """The shapes of what a dataset's elements hold of pictures, plain or distributed."""
-    specs = tf.nest.flatten(getattr(dataset, "element_spec", None), expand_composites=True)
-    shapes = [spec.shape for spec in specs if isinstance(spec, tf.TensorSpec)]
-    return [shape for shape in shapes if shape.rank == 4]
-
-
-def _sides(shape):
-    """Height and width of pictures of this shape, None where it is not fixed."""
-    first = 1 if keras.backend.image_data_format() == "channels_last" else 2
-    return tuple(shape[first : first + 2].as_list())

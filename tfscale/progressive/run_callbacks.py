@@ -1,6 +1,7 @@
 """The callbacks of a run in phases: they see one run, though Keras's `fit` runs once a phase."""
 
 from tfscale._keras import keras
+from tfscale.progressive.checks import too_short
 
 
 class RunCallbacks:
@@ -50,7 +51,7 @@ class RunCallbacks:
         lasting = {id(c) for c, given in zip(present, self._callbacks, strict=True) if c is given}
         return _PhaseCallbacks(
             present, self._model, self._params, set() if begins else lasting, lasting,
-            last_epoch, is_last,
+            phase, last_epoch, is_last,
         )  # fmt: skip
 
 
@@ -71,13 +72,17 @@ class _PhaseCallbacks(keras.callbacks.CallbackList):
 
     Callbacks that live longer than the phase (`lasting`) are told of the beginning and of the end
     of the run, and not of those of a phase: they would forget what they know.
+
+    Keras only warns of data that ends too early, and ends the `fit`; here it is an error, for the
+    next phase would begin at another step than the schedules say.
     """
 
-    def __init__(self, callbacks, model, params, begun, lasting, last_epoch, is_last):
+    def __init__(self, callbacks, model, params, begun, lasting, phase, last_epoch, is_last):
         super().__init__(callbacks, add_progbar=bool(params["verbose"]), model=model)
         self.set_params(params)
         self._begun, self._lasting = begun, lasting
-        self._last_epoch, self._is_last = last_epoch, is_last
+        self._phase, self._last_epoch, self._is_last = phase, last_epoch, is_last
+        self._steps, self._done = params["steps"], 0
         self._averages_wait = False
 
     def on_train_begin(self, logs=None):
@@ -85,7 +90,18 @@ class _PhaseCallbacks(keras.callbacks.CallbackList):
             if id(callback) not in self._begun:
                 callback.on_train_begin(logs or {})
 
+    def on_epoch_begin(self, epoch, logs=None):
+        self._done = 0
+        super().on_epoch_begin(epoch, logs)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._done = batch + 1
+        super().on_train_batch_end(batch, logs)
+
     def on_epoch_end(self, epoch, logs=None):
+        if self._done < self._steps and not self.model.stop_training:
+            before = self._phase.epochs - 1 - (self._last_epoch - epoch)
+            raise too_short(self._phase, self._steps, before * self._steps + self._done)
         super().on_epoch_end(epoch, logs)
         optimizer = self.model.optimizer
         goes_on = not self._is_last and not self.model.stop_training

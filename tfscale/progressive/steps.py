@@ -131,9 +131,14 @@ def plan_table(rows):
     Returns:
         `str`.
 
+    Raises:
+        ValueError: if there are none.
+
     Example:
         >>> print(plan_table(plan(phases, steps_per_epoch, schedule)))
     """
+    if not rows:
+        raise ValueError("the plan has no rows: give what `plan` returned")
     columns = {
         "phase": [str(row["phase"]) for row in rows],
         "epochs": [f"{row['first_epoch']}-{row['last_epoch']}" for row in rows],
