@@ -183,6 +183,37 @@ def test_twenty_trials_with_failures_and_memory_that_does_not_grow(tmp_path):
     assert "  | ValueError: the data are not there" in lines
 
 
+WRITER = """
+import os, sys
+flags = dict(word[2:].split("=", 1) for word in sys.argv[1:])
+path = flags["model_dir"] + "/epochs.jsonl"
+if flags["kind"] == "folder":
+    os.mkdir(path)
+    sys.exit()
+line = '{"epoch": %d, "epochs": 2, "metrics": {"val_accuracy": %s}}'
+last = {"nan": line % (2, "null"), "bad": "oops", "torn": line[:9], "whole": line % (2, 0.5)}
+end = "" if flags["kind"] in ("torn", "whole") else chr(10)
+with open(path, "w") as file:
+    file.write(line % (1, 0.25) + chr(10) + last[flags["kind"]] + end)
+"""
+
+
+def test_what_a_trial_wrote_last_is_judged_though_it_has_ended(tmp_path):
+    kinds = ["nan", "bad", "torn", "folder", "whole"]
+    program = tmp_path / "program.py"
+    program.write_text(WRITER)
+    settings = Settings(folder=str(tmp_path / "search"), trials=len(kinds), give_up_after=9)
+    space = lambda trial: {"kind": kinds[trial.number]}  # noqa: E731
+    report = search(space, [str(program)], (), settings, fields={"kind": str}, notify=str)
+    rows = {row["flags"]["kind"]: row for row in report.rows}
+    assert rows["nan"]["reason"] == "val_accuracy is not finite at epoch 2"
+    assert "has the line b'oops', which is no epoch's" in rows["bad"]["reason"]
+    assert "which is no epoch's" in rows["torn"]["reason"]
+    assert "epochs.jsonl cannot be read: Is a directory" in rows["folder"]["reason"]
+    assert rows["whole"]["scores"] == {1: 0.25, 2: 0.5} and report.best["value"] == 0.5
+    assert all(rows[kind]["scores"] == {1: 0.25} for kind in ("nan", "bad", "torn"))
+
+
 def test_a_trial_that_takes_too_long_fails_with_all_its_processes(tmp_path):
     flags = ["--ill=stubborn", "--epoch_seconds=30"]
     space = {"momentum": "0.5:0.9"}

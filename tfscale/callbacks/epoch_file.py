@@ -67,11 +67,15 @@ class EpochReader:
         self._path = path
         self._offset = 0
 
-    def new(self):
+    def new(self, ended=False):
         """Returns what was added since the last call: ``[(epoch, epochs, metrics), ...]``.
 
+        Args:
+            ended: `bool`, nobody writes any more, so that a last line needs no line break.
+
         Raises:
-            ValueError: a line is not what `append` writes; names the file and the line.
+            ValueError: the next line is not what `append` writes, or the file cannot be read;
+                names the file and the line. Those before it have been returned.
         """
         try:
             with open(self._path, "rb") as file:
@@ -79,9 +83,19 @@ class EpochReader:
                 data = file.read()
         except FileNotFoundError:
             return []
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return [self._read(line) for line in whole.splitlines()]
+        except OSError as error:
+            raise ValueError(f"{self._path} cannot be read: {error.strerror}") from None
+        whole = data if ended else data[: data.rfind(b"\n") + 1]
+        epochs = []
+        for line in whole.splitlines(keepends=True):
+            try:
+                epochs.append(self._read(line.rstrip(b"\r\n")))
+            except ValueError:
+                if epochs:
+                    break  # The next call says so.
+                raise
+            self._offset += len(line)
+        return epochs
 
     def _read(self, line):
         try:

@@ -46,13 +46,14 @@ class RunningTrial:
         """
         new = []
         try:
-            for epoch, epochs, metrics in self.process.look():
-                if self._take(epoch, epochs, metrics):
-                    new.append((epoch, self.scores[epoch]))
+            while lines := self.process.look():  # Once more: a bad line comes after good ones.
+                for epoch, epochs, metrics in lines:
+                    if self._take(epoch, epochs, metrics):
+                        new.append((epoch, self.scores[epoch]))
         except ValueError as error:
             self._fail(str(error))
         limit = self._settings.trial_timeout
-        if limit and time.monotonic() - self._started > limit:
+        if limit and not self.process.ended and time.monotonic() - self._started > limit:
             self._fail(f"not done after {limit:g} s (--trial_timeout)")
         return new
 
@@ -84,8 +85,8 @@ class RunningTrial:
         metric = self._settings.metric
         if metric not in metrics:
             raise SearchError(
-                f"the program writes no metric {metric!r} for its epochs; --metric is one of "
-                f"{', '.join(metrics)}"
+                f"the program writes no metric {metric!r} for its epochs; "
+                + (f"--metric is one of {', '.join(metrics)}" if metrics else "it writes none")
             )
         score, self.epochs = metrics[metric], epochs
         if not math.isfinite(score):
@@ -96,14 +97,17 @@ class RunningTrial:
         self.scores[epoch] = score
         self.trial.report(score, epoch)
         # After the last epoch nothing is left to be saved.
-        if not self.process.stopping and epoch < epochs and self.trial.should_prune():
+        judged = self.process.stopping or self._failure is not None
+        if not judged and epoch < epochs and self.trial.should_prune():
             self._pruned = True
             self.process.stop()
         return True
 
     def _fail(self, reason):
-        if not self.process.stopping and not self.process.ended:
-            self._failure = reason
+        if self.process.stopping or self._failure is not None:
+            return
+        self._failure = reason
+        if not self.process.ended:
             self.process.stop()
 
     def _own_failure(self):

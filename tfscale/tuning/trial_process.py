@@ -66,14 +66,15 @@ class TrialProcess:
         """Takes its output; returns its new epochs as `EpochReader.new` does.
 
         Raises:
-            ValueError: it wrote something else than epochs.
+            ValueError: what it wrote next is no epoch; those before have been returned.
         """
         self._running.read()
         # First, so that nothing is missed that was written just before the end.
         self._running.poll()
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._running.signal(signal.SIGKILL)
-        return self._epochs.new()
+        # One that was killed may have left half a line, which explains nothing.
+        return self._epochs.new(ended=self.ended and not self.exit_code)
 
     @property
     def ended(self):
