@@ -13,7 +13,7 @@ from tfscale import keras
 from tfscale.optimizers import lars as lars_module
 from tfscale.optimizers import trust_ratio as trust_ratio_module
 from tfscale.optimizers.lars import LARS
-from tfscale.optimizers.schedules import PiecewiseLinear
+from tfscale.optimizers.schedules import LinearWarmup, PiecewiseLinear
 from tfscale.optimizers.trust_ratio import trust_ratio
 
 # Exact in binary, so that float32 hyperparameters do not disturb float64 comparisons.
@@ -334,6 +334,9 @@ def test_converges_and_traces_once(form, nesterov):
 
 
 # ---------------------------------------------------------------- arguments
+DECAY = keras.optimizers.schedules.ExponentialDecay
+
+
 @pytest.mark.parametrize(
     "kwargs,words",
     [
@@ -342,6 +345,9 @@ def test_converges_and_traces_once(form, nesterov):
         (dict(momentum=-0.1), "momentum must be a number at least 0.0 and below 1.0; got -0.1"),
         (dict(momentum=1.0), "got 1.0"),
         (dict(momentum=PiecewiseLinear([0, 9], [0.9, 1.0])), "a PiecewiseLinear, .* got 1.0"),
+        (dict(momentum=LinearWarmup(2.0, 3)), "a LinearWarmup, .* got 2.0"),
+        (dict(momentum=LinearWarmup(PiecewiseLinear([0, 2], [0.9, 3.0]), 3)), "got 3.0"),
+        (dict(momentum=DECAY(3.0, 1, 0.5)), "ExponentialDecay, .* got 3.0"),
         (dict(momentum=lambda step: 0.9), "(?s)momentum must be.*from tfscale import keras"),
         (dict(weight_decay=-1e-4), "weight_decay must be a number at least 0.0; got -0.0001"),
         (dict(trust_coefficient=0), "trust_coefficient must be a number above 0.0; got 0"),

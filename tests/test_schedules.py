@@ -167,6 +167,8 @@ def test_piecewise_linear_far_out_and_at_a_jump():
     far = schedules.PiecewiseLinear([2**24 + 1, 2**24 + 3], [0.0, 1.0])  # no float32 has the first
     steps = [2**24, 2**24 + 1, 2**24 + 2, 2**24 + 3]
     assert [float(far(tf.constant(s, tf.int64))) for s in steps] == [0.0, 0.0, 0.5, 1.0]
+    beyond = schedules.PiecewiseLinear([0, 2**33], [0.0, 1.0])
+    assert float(beyond(tf.constant(2**30))) == 0.125
     jump = schedules.PiecewiseLinear([0, 99, 100], [4.0, 4.0, 1.0])
     assert [float(jump(s)) for s in (98, 99, 100, 101)] == [4.0, 4.0, 1.0, 1.0]
 
@@ -201,6 +203,9 @@ def test_piecewise_linear_round_trip_also_inside_a_warmup():
         ([5, 0], [1.0, 2.0], "got 0 after 5"),
         ([-1, 0], [1.0, 2.0], "steps must be an integer of at least 0; got -1"),
         ([0, 2.5], [1.0, 2.0], "steps .* got 2.5"),
+        (None, [1.0], "steps must be a list of numbers; got None"),
+        ([0], 1.0, "values must be a list of numbers; got 1.0"),
+        ([0], [1e39], "values must be a number .* within float32's range; got 1e"),
         ([0, 5], [1.0, -2.0], "values must be a number at least 0.0; got -2.0"),
     ],
 )

@@ -1,9 +1,13 @@
 """Checks of optimizer and schedule arguments: each names the argument, its value and the range."""
 
-import math
 import numbers
 
+import numpy as np
+import tensorflow as tf
+
 from tfscale._keras import keras
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def number(name, value, *, above=None, at_least=None, below=None):
@@ -16,12 +20,14 @@ def number(name, value, *, above=None, at_least=None, below=None):
     valid = (
         isinstance(value, numbers.Real)
         and not isinstance(value, bool)
-        and math.isfinite(value)
+        and abs(value) <= _LARGEST  # nor NaN
         and (above is None or value > above)
         and (at_least is None or value >= at_least)
         and (below is None or value < below)
     )
     if not valid:
+        if isinstance(value, numbers.Real) and abs(value) > _LARGEST:
+            allowed.append("within float32's range")
         raise ValueError(f"{name} must be a number {' and '.join(allowed)}; got {value!r}.")
     return float(value)
 
@@ -58,8 +64,19 @@ def momentum(name, value):
     if not callable(value):
         return number(name, value, at_least=0.0, below=1.0)
     schedule = learning_rate(name, value)
-    values = getattr(schedule, "values", None)
-    if isinstance(values, (list, tuple)):  # those that a schedule is made of
-        for each in values:
-            number(f"{name}, a {type(value).__name__},", each, at_least=0.0, below=1.0)
+    for each in _known_values(schedule):
+        number(f"{name}, a {type(value).__name__},", each, at_least=0.0, below=1.0)
     return schedule
+
+
+def _known_values(schedule):
+    """Values that a schedule takes: its first one, and those that it is made of."""
+    inner, steps = getattr(schedule, "schedule", None), [0]
+    if inner is not None:  # a LinearWarmup, which ends where the other schedule is first seen
+        steps.append(schedule.warmup_steps)
+    with tf.init_scope():
+        found = [float(schedule(tf.constant(step, tf.int64))) for step in steps]
+    for part in (schedule, inner):
+        values = getattr(part, "values", None)
+        found += values if isinstance(values, (list, tuple)) else []
+    return found

@@ -70,7 +70,8 @@ class LARS(keras.optimizers.Optimizer):
         learning_rate: `float` or `keras.optimizers.schedules.LearningRateSchedule`.
             With LARS it is large: 10 to 30 for batches of 4,096 to 32,768 images.
         momentum: `float` in [0, 1), or a `LearningRateSchedule` of such values, read at
-            `optimizer.iterations` as the learning rate is. Defaults to 0.9.
+            `optimizer.iterations` as the learning rate is. Checked are its first value and, of
+            one that is made of values, those. Defaults to 0.9.
         weight_decay: `float`, L2 penalty's derivative: `weight_decay * w` is added to the
             gradient. Do not add an L2 regularizer to the model as well. Defaults to 1e-4.
         trust_coefficient: `float` above 0, eta in the paper. Defaults to 1e-3.

@@ -185,6 +185,9 @@ class PiecewiseLinear(keras.optimizers.schedules.LearningRateSchedule):
 
     def __init__(self, steps, values, name="PiecewiseLinear"):
         super().__init__()
+        for argument, given in (("steps", steps), ("values", values)):
+            if not isinstance(given, (list, tuple)):
+                raise ValueError(f"{argument} must be a list of numbers; got {given!r}.")
         self.steps = [arguments.integer("steps", step, at_least=0) for step in steps]
         self.values = [arguments.number("values", value, at_least=0.0) for value in values]
         self.name = name
@@ -211,6 +214,8 @@ class PiecewiseLinear(keras.optimizers.schedules.LearningRateSchedule):
         """
         with tf.name_scope(self.name):
             step = tf.convert_to_tensor(step)
+            if step.dtype.is_integer:
+                step = tf.cast(step, tf.int64)  # as a knot may be beyond int32
             passed = tf.cast(step >= tf.constant(self.steps, step.dtype), tf.int32)
             # Before the first knot this is the first line too, and its share 0; the last knot
             # begins a line of slope 0.
