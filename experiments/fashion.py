@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from experiments import flag_ranges
 from experiments.quickstart import datasets
 
 # Of Fashion-MNIST's training pictures, in units of the 8-bit pixel.
@@ -24,7 +25,7 @@ def add_flags(parser):
         help="folder of Fashion-MNIST's four .gz files (default: that of Debian's package "
         "dataset-fashion-mnist; without it Keras downloads them)",
     )
-    add("--examples", type=int, help="use that many of each split (default: all)")
+    add("--examples", type=flag_ranges.COUNT, help="use that many of each split (default: all)")
 
 
 def load(dataset="fashion_mnist", data_dir=None, examples=None):

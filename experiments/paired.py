@@ -1,13 +1,11 @@
-"""Experiments whose arms share their seeds: resumable rows, paired differences, plot, progress.
+"""Experiments whose arms share their seeds: paired differences, plots, flags, progress.
 
 An arm is one way of doing something; in each seed every arm starts from the same weights and meets
 the same examples in the same order. So arms are compared seed by seed, and what the seeds have in
 common drops out of the differences.
 """
 
-import json
 import math
-import os
 import statistics
 import sys
 import time
@@ -21,89 +19,6 @@ T95 = (
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
     2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
-
-
-class Results:
-    """The rows of a JSON file, a list of `dict`: read at once, written anew with each row.
-
-    Args:
-        path: of the file; it need not be there.
-        settings: `dict` that all rows have in common and that `add` puts into each; a file with
-            other settings is refused. None (the default) to ask for nothing.
-        required: names that every row has to have. Defaults to arm and seed.
-
-    Attributes:
-        path: `Path`.
-        rows: `list` of `dict`.
-
-    Raises:
-        ValueError: if the file holds no such rows, or rows of other settings; with the row.
-        OSError: if it can't be read.
-
-    Example:
-        >>> results = Results("results/digits.json", {"epochs": 3})
-        >>> if not results.has(arm="dense", seed=0):
-        ...     results.add({"arm": "dense", "seed": 0, "accuracy": train("dense", 0)})
-    """
-
-    def __init__(self, path, settings=None, required=("arm", "seed")):
-        # As JSON gives them back: tuples become lists.
-        self.path, self._settings = Path(path), json.loads(json.dumps(settings or {}))
-        self.rows = _read(self.path, required)
-        for number, row in enumerate(self.rows):
-            for name, value in self._settings.items():
-                if row.get(name) != value:
-                    raise ValueError(
-                        f"{self.path} holds a run with other settings: row {number} has "
-                        f"{name}={row.get(name)!r}, this run {value!r}. Give the same, or another "
-                        "--json"
-                    )
-
-    def has(self, **key):
-        """Whether there is a row with these values, such as ``has(arm="dense", seed=0)``."""
-        return any(all(row.get(k) == v for k, v in key.items()) for row in self.rows)
-
-    def missing(self, arms, seeds):
-        """Returns ``[(seed, arm), ...]`` of the runs that are not there, arms in turn.
-
-        So a machine that is slow for an hour is slow for all arms.
-        """
-        return [
-            (seed, arm) for seed in range(seeds) for arm in arms if not self.has(arm=arm, seed=seed)
-        ]
-
-    def add(self, row):
-        """Adds a row, with the settings, and writes the file: whole, or not at all.
-
-        Raises:
-            ValueError: for a number that JSON does not have (NaN, infinity); names it.
-        """
-        row = {**row, **self._settings}
-        for name, value in row.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"{name}={value} cannot be written as JSON; give None: {row}")
-        self.rows.append(row)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_name(self.path.name + ".partial")
-        partial.write_text(json.dumps(self.rows, indent=1, allow_nan=False) + "\n")
-        os.replace(partial, self.path)
-
-
-def _read(path, required):
-    if not path.exists():
-        return []
-    advice = "remove it, or give another --json"
-    try:
-        rows = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}); {advice}") from error
-    if not isinstance(rows, list):
-        raise ValueError(f"{path} does not hold a list of results; {advice}")
-    for number, row in enumerate(rows):
-        for name in required:
-            if not isinstance(row, dict) or row.get(name) is None:
-                raise ValueError(f"{path}, row {number} lacks its {name}; {advice}")
-    return rows
 
 
 def interval(values):
@@ -164,7 +79,12 @@ def compare(rows, baseline, metric="accuracy", key="seed"):
         `list` of `dict` with ``arm``, ``mean`` (of the arm's own rows), ``difference``, ``low``,
         ``high`` (of `differences`; the last two are None for the baseline itself) and ``n``, in
         the order of the rows. Arms without a pair are left out.
+
+    Raises:
+        ValueError: if there are rows, but none of the baseline.
     """
+    if rows and not any(row["arm"] == baseline for row in rows):
+        raise ValueError(f"no runs of {baseline}, with which the other arms are compared: run it")
     table = []
     for arm in dict.fromkeys(row["arm"] for row in rows):
         apart = differences_if_paired(rows, arm, baseline, metric, key)
@@ -271,22 +191,6 @@ def plot_lines(lines, path, x_label, y_label="test accuracy, % (mean and 95 % in
     save(figure, path)
 
 
-def check_rate(runs, arm, rate):
-    """Raises ValueError if there are runs of an arm with another rate than the search's.
-
-    Args:
-        runs: `Results`, whose rows have ``learning_rate``.
-        arm: `str`.
-        rate: `float`, what the search beside the runs gives.
-    """
-    for row in runs.rows:
-        if row["arm"] == arm and not math.isclose(row["learning_rate"], rate, rel_tol=1e-6):
-            raise ValueError(
-                f"{runs.path} has a run of {arm} with learning rate {row['learning_rate']:g}, but "
-                f"the search beside it gives {rate:g}; remove the one or the other"
-            )
-
-
 def parse(parser, argv, quick):
     """Adds ``--report`` and ``--quick`` to a parser, and returns the flags.
 
@@ -302,6 +206,16 @@ def parse(parser, argv, quick):
         parser.set_defaults(**quick)
         args = parser.parse_args(argv)
     return args
+
+
+def say_if_quick(args):
+    """Says below what a run with ``--quick`` has found that it is no answer.
+
+    Args:
+        args: of `parse`.
+    """
+    if args.quick:
+        print("--quick only shows that the experiment runs: these numbers answer nothing")
 
 
 class Progress:

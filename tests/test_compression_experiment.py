@@ -8,6 +8,7 @@ import pytest
 from experiments import paired
 from experiments.compression import run, settings
 from experiments.compression.arms import ARMS
+from experiments.results_file import Results
 
 
 def rows(**accuracies):
@@ -75,16 +76,16 @@ def launches(monkeypatch):
         return seen.code
 
     monkeypatch.setattr(local, "main", launch)
-    monkeypatch.setattr("experiments.fashion.load", lambda *args: None)
+    monkeypatch.setattr("experiments.fashion.load", lambda *args: ((range(1437), 0), 0))
     return seen
 
 
 def test_flags_reach_the_workers(launches, tmp_path):
     launches.code = 7
     flags = [f"--json={tmp_path / 'a.json'}", "--arms=dense,topk", "--seeds=5", "--ratio=0.02"]
-    assert run.main([*flags, "--workers=3", "--examples=64"]) == 7
+    assert run.main([*flags, "--workers=4", "--examples=64"]) == 7
     ((launcher, args),) = launches  # what failed ends the run
-    assert "--workers=3" in launcher
+    assert "--workers=4" in launcher
     assert (args.arm, args.seed, args.ratio, args.examples) == ("dense", 0, 0.02, 64)
     assert (args.epochs, args.batch, args.learning_rate) == (10, 128, 0.05)
 
@@ -100,8 +101,20 @@ def test_what_is_there_is_not_run_again(launches, tmp_path, capsys):
     assert "has epochs=10, this run 3" in capsys.readouterr().err
 
 
+def test_a_comparison_needs_the_dense_arm(launches, tmp_path, capsys):
+    flags = [f"--json={tmp_path / 'a.json'}", "--arms=int8"]
+    assert run.main(flags) == 1 and not launches
+    assert "--arms=int8: the arms are compared with dense; name it" in capsys.readouterr().err
+    file_of(tmp_path / "a.json", int8=[0.9])
+    assert run.main([flags[0], "--report"]) == 1
+    assert "no runs of dense" in capsys.readouterr().err
+    file_of(tmp_path / "a.json", dense=[0.9])
+    assert run.main([*flags, "--seeds=1"]) == 0
+    assert len(launches) == 1 and "--quick" not in capsys.readouterr().out
+
+
 def test_the_results_beside_the_program_are_valid(launches):
-    assert len(paired.Results(settings.RESULTS, settings.settings_of(run.parse([]))).rows) >= 21
+    assert len(Results(settings.RESULTS, settings.settings_of(run.parse([]))).rows) >= 21
 
 
 @pytest.mark.parametrize(
@@ -124,6 +137,7 @@ def test_first_half_warms_up_and_ends_dense(epochs, ratios):
         ("[", "a.json is not JSON"),
         ("{}", "a.json does not hold a list"),
         ('[{"arm": "dense"}]', "a.json, row 0 lacks its seed"),
+        ("[3]", "a.json, row 0 is 3, no run"),
     ],
 )
 def test_a_file_that_holds_no_results_is_named(tmp_path, capsys, content, message):
@@ -134,8 +148,27 @@ def test_a_file_that_holds_no_results_is_named(tmp_path, capsys, content, messag
         assert message in capsys.readouterr().err
 
 
-def test_a_ratio_out_of_range_is_refused_at_once(capsys):
-    for ratio in ("7", "0", "nan", "0.3"):
-        with pytest.raises(SystemExit):
-            run.main([f"--ratio={ratio}"])
-        assert "argument --ratio: must be above 0 and at most 0.25" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "flag, message",
+    [
+        *(
+            (f"--ratio={ratio}", "argument --ratio: must be above 0 and at most 0.25")
+            for ratio in ("7", "0", "nan", "0.3")
+        ),
+        ("--arms=dense,int8,int8", "argument --arms: 'dense,int8,int8' has int8 twice"),
+        ("--arms=dense,int9", "argument --arms: int9 not among dense, bfloat16"),
+        ("--seeds=0", "argument --seeds: '0' is no"),
+        ("--batch=0", "argument --batch: '0' is no"),
+        ("--batch=127", "--batch=127 does not divide among 4 devices"),
+        ("--learning_rate=nan", "argument --learning_rate: 'nan' is no"),
+    ],
+)
+def test_a_flag_out_of_range_is_refused_at_once(capsys, flag, message):
+    with pytest.raises(SystemExit):
+        run.main([flag])
+    assert message in capsys.readouterr().err
+
+
+def test_a_batch_of_more_than_all_pictures_is_refused(launches, tmp_path, capsys):
+    assert run.main([f"--json={tmp_path / 'a.json'}", "--batch=1440"]) == 1 and not launches
+    assert "--batch=1440 exceeds the 1437 training pictures" in capsys.readouterr().err

@@ -3,7 +3,9 @@
 import functools
 import gzip
 import json
+import re
 import struct
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from experiments.batch_norm import report as batch_norm_report
 from experiments.batch_norm import run as batch_norm
 from experiments.large_batch import report, search, settings
 from experiments.large_batch import run as large_batch
+from experiments.results_file import Results
 
 
 def rows(**accuracies):
@@ -28,23 +31,64 @@ def rows(**accuracies):
 
 def test_rows_are_kept_with_their_settings(tmp_path):
     path = tmp_path / "new" / "rows.json"
-    results = paired.Results(path, {"epochs": 3, "widths": (4, 8)})
+    results = Results(path, {"epochs": 3, "widths": (4, 8)})
     assert results.rows == [] and not results.has(arm="dense")
     results.add({"arm": "dense", "seed": 0, "accuracy": 0.9})
-    again = paired.Results(path, {"epochs": 3, "widths": (4, 8)})
+    again = Results(path, {"epochs": 3, "widths": (4, 8)})
     row = {"arm": "dense", "seed": 0, "accuracy": 0.9, "epochs": 3, "widths": [4, 8]}
     assert again.rows == [row]
     assert again.has(arm="dense", seed=0) and not again.has(arm="dense", seed=1)
     assert [p.name for p in path.parent.iterdir()] == ["rows.json"]
     with pytest.raises(ValueError, match=r"row 0 has epochs=3, this run 4\. Give the same"):
-        paired.Results(path, {"epochs": 4, "widths": (4, 8)})
+        Results(path, {"epochs": 4, "widths": (4, 8)})
 
 
 def test_a_number_that_json_lacks_is_named_and_not_written(tmp_path):
-    results = paired.Results(tmp_path / "rows.json")
+    results = Results(tmp_path / "rows.json")
     with pytest.raises(ValueError, match="loss=nan cannot be written"):
         results.add({"arm": "dense", "seed": 0, "loss": float("nan")})
     assert results.rows == [] and not (tmp_path / "rows.json").exists()
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"accuracy": None}, "row 1 lacks its accuracy"),
+        ({"accuracy": "0.9"}, "row 1 has accuracy='0.9', which is not of its kind"),
+        ({"accuracy": True}, "row 1 has accuracy=True"),
+        ({"accuracy": float("nan")}, "not JSON .NaN is no number"),
+        ({"optimizer": "adam"}, "row 1 has optimizer='adam'"),
+        ({"curve": []}, "row 1 has curve=.., which"),
+        ({"curve": [{"seconds": 1.0}]}, "row 1 has curve=.*seconds"),
+        ({"speed": "fast"}, "row 1 has speed='fast'"),
+        ({"seed": 0}, "row 1 has arm=dense, seed=0 once more; remove it"),
+    ],
+)
+def test_rows_of_another_form_are_refused(tmp_path, changed, message):
+    form = {
+        "accuracy": float,
+        "optimizer": {"sgd"},
+        "curve": [{"seconds": float, "accuracy": int}],
+        "speed": (float, None),
+    }
+    row = {
+        "arm": "dense", "accuracy": 1, "optimizer": "sgd", "speed": None,
+        "curve": [{"seconds": 1.5, "accuracy": 1}],
+    }  # fmt: skip
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([row | {"seed": 0}, row | {"seed": 1}]))
+    assert len(Results(path, form=form).rows) == 2
+    path.write_text(json.dumps([row | {"seed": 0}, row | {"seed": 1} | changed]))
+    with pytest.raises(ValueError, match=message):
+        Results(path, form=form)
+
+
+def test_a_run_is_kept_once(tmp_path):
+    results = Results(tmp_path / "rows.json", key=("arm", "trial"))
+    results.add({"arm": "dense", "trial": 0})
+    with pytest.raises(ValueError, match="has a run of arm=dense, trial=0 already"):
+        results.add({"arm": "dense", "trial": 0})
+    assert len(results.rows) == 1
 
 
 def test_interval_is_students():
@@ -67,6 +111,8 @@ def test_differences_are_paired_by_seed():
     table = paired.compare([*found, {"arm": "d", "seed": 9, "accuracy": 1.0}], "b")
     assert [row["arm"] for row in table] == ["a", "b"]
     assert table[0]["mean"] == pytest.approx(0.7) and table[1]["low"] is None
+    with pytest.raises(ValueError, match="no runs of c, with which"):
+        paired.compare(found, "c")
 
 
 def test_progress_tells_what_is_left(capsys):
@@ -147,6 +193,17 @@ def test_search_begins_with_a_grid_and_goes_on_as_it_would_have():
         ("--batches=256,x", "expected numbers"),
         ("--tuned_batches=512", "two different ones"),
         ("--low=3 --high=2", "0 < low < high"),
+        ("--batches=256,512,256", "argument --batches: '256,512,256' has 256 twice"),
+        ("--micro_batch=0", "argument --micro_batch: '0' is no whole number from 1 on"),
+        ("--examples=0", "argument --examples: '0' is no"),
+        ("--trials=-1", "argument --trials: '-1' is no"),
+        ("--epochs=0", "argument --epochs: '0' is no"),
+        ("--seeds=0", "argument --seeds: '0' is no"),
+        ("--warmup=nan", "argument --warmup: 'nan' is no number from 0 to 1"),
+        ("--warmup=3", "argument --warmup: '3' is no"),
+        ("--momentum=1", "argument --momentum: '1' is no number from 0 to below 1"),
+        ("--high=inf", "argument --high: 'inf' is no finite number above 0"),
+        ("--weight_decay=-1", "argument --weight_decay: '-1' is no finite number from 0 on"),
     ],
 )
 def test_large_batch_flags_are_checked(capsys, flag, message):
@@ -161,6 +218,11 @@ def test_as_many_examples_whatever_the_batch():
     chosen = settings.Settings(epochs=10)
     steps = {b: training.steps_of(chosen, b, 50_000) for b in (256, 4096, 16384)}
     assert steps == {256: 1953, 4096: 122, 16384: 30}
+    training.check_batches(chosen, [512], 1639)
+    with pytest.raises(ValueError, match=r"batch of 16384 exceeds .* \(10 epochs of 1638\)"):
+        training.check_batches(chosen, [512], 1638)
+    with pytest.raises(ValueError, match="--examples=5: 6 are the fewest"):
+        training.splits(settings.Settings("digits", examples=5))
 
 
 def fake_large_batch(monkeypatch, calls, stop_after=None):
@@ -175,7 +237,8 @@ def fake_large_batch(monkeypatch, calls, stop_after=None):
         return {"accuracy": accuracy, "training_accuracy": 0.99, "steps": 7, "diverged": False}
 
     monkeypatch.setattr(training, "train", train)
-    monkeypatch.setattr(training, "splits", lambda *args: ("search", "final"))
+    final = SimpleNamespace(images=range(1000))
+    monkeypatch.setattr(training, "splits", lambda *args: ("search", final))
 
 
 def test_large_batch_resumes_and_answers(monkeypatch, tmp_path, capsys):
@@ -191,6 +254,7 @@ def test_large_batch_resumes_and_answers(monkeypatch, tmp_path, capsys):
     assert first + second == whole and len(whole) == 12 + 8
     out = capsys.readouterr().out
     assert "[1/6]" in out and "yes, at batch 128" in out
+    assert "--quick only shows that the experiment runs" in out
     assert large_batch.main([*flags, "--report"]) == 0
     assert large_batch.main([*flags, "--epochs=9"]) == 1
     assert "epochs=6, this run 9" in capsys.readouterr().err
@@ -311,7 +375,7 @@ def test_batch_norm_resumes_and_shows_its_curve(monkeypatch, tmp_path, capsys):
         return {"accuracy": 0.8 + 0.01 * group + 0.001 * seed, "training_loss": 1.0, "steps": 3}
 
     monkeypatch.setattr(training, "train", train)
-    monkeypatch.setattr(training, "load", lambda *args: None)
+    monkeypatch.setattr(training, "load", lambda *args: [(range(8), None), None])
     flags = ["--quick", "--rounds=0", f"--results={tmp_path}", "--replicas=4"]
     assert batch_norm.main([*flags, "--seeds=1"]) == 0
     assert batch_norm.main(flags) == 0
@@ -319,9 +383,31 @@ def test_batch_norm_resumes_and_shows_its_curve(monkeypatch, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert any(line.split()[:5] == ["2", "1", "2", "0.8105", "-0.0300"] for line in lines)
     assert batch_norm.main([*flags, "--epochs=5"]) == 1
+    assert any(line.startswith("--quick only shows") for line in lines)
+    capsys.readouterr()
+    assert batch_norm.main([*flags, "--per_replica=3"]) == 1
+    assert "--per_replica=3 --replicas=4: a step needs more than the 8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flag, message",
+    [
+        ("--groups=3", "--groups: 3 does not divide --replicas=4"),
+        ("--groups=4,4", "argument --groups: '4,4' has 4 twice"),
+        ("--groups=2,x", "argument --groups: '2,x': expected numbers with commas"),
+        ("--replicas=0", "argument --replicas: '0' is no"),
+        ("--per_replica=2,0", "argument --per_replica: '2,0': expected .* '0' is no"),
+        ("--learning_rate=nan", "argument --learning_rate: 'nan' is no"),
+        ("--epochs=0", "argument --epochs: '0' is no"),
+        ("--seeds=0", "argument --seeds: '0' is no"),
+        ("--rounds=-1", "argument --rounds: '-1' is no whole number from 0 on"),
+        ("--cost_steps=3", "argument --cost_steps: '3' is no whole number from 4 on"),
+    ],
+)
+def test_batch_norm_flags_are_checked(capsys, flag, message):
     with pytest.raises(SystemExit):
-        batch_norm.main([*flags, "--groups=3"])
-    assert "--groups: 3 does not divide --replicas=4" in capsys.readouterr().err
+        batch_norm.parse(["--replicas=4", flag])
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_cost_is_compared_with_groups_of_one():
@@ -339,7 +425,7 @@ def test_cost_is_compared_with_groups_of_one():
 def test_cost_is_measured_in_a_process_of_its_own(tmp_path):
     flags = ["--quick", f"--results={tmp_path}", "--rounds=1", "--cost_steps=6"]
     args = batch_norm.parse([*flags, "--workers=1", "--devices_per_worker=1"])
-    cost = paired.Results(tmp_path / "cost.json", required=("arm", "round", "milliseconds"))
+    cost = Results(tmp_path / "cost.json", key=("arm", "round"))
     assert batch_norm.measure_cost(args, cost) == 0
     assert [row["group"] for row in cost.rows] == [1]
     assert all(row["milliseconds"] > 0 for row in cost.rows)

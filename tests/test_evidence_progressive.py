@@ -207,6 +207,7 @@ def test_progressive_resumes_and_answers(runs, tmp_path, capsys):
     assert sum(fixed.epochs) == sum(grown.epochs) and fixed.eval_size == grown.eval_size == 32
     alike = {"epochs": (), "image_sizes": (), "min_crop_areas": ()}
     assert dataclasses.replace(fixed, **alike) == dataclasses.replace(grown, **alike)
+    assert "--quick only shows that the experiment runs" in out
     assert "[1/3]" in out and "at most 0.6 of the time: yes: -0.36 points in 0.5" in out
     assert (tmp_path / "runs.json").exists() and (tmp_path / "accuracy.png").exists()
     assert progressive.main([*flags, "--report"]) == 0 and len(runs) == 6
@@ -215,18 +216,44 @@ def test_progressive_resumes_and_answers(runs, tmp_path, capsys):
     assert progressive.main(["--quick", f"--results={tmp_path / 'none'}", "--report"]) == 1
 
 
+ALL = [progressive, precision, recipe]
+
+
 @pytest.mark.parametrize(
-    "flag, message",
+    "programs, flag, message",
     [
-        ("--phases=32", "expected PIXELS:EPOCHS"),
-        ("--phases=32:1,48:0", "expected numbers above 0"),
-        ("--widths=8,x", "expected numbers with commas"),
+        ([progressive, recipe], "--phases=32", "expected PIXELS:EPOCHS"),
+        ([progressive, recipe], "--phases=32:1,48:0", "expected numbers above 0"),
+        (ALL, "--widths=8,x", "expected numbers with commas"),
+        (ALL, "--batch=0", "argument --batch: '0' is no whole number from 1 on"),
+        (ALL, "--seeds=0", "argument --seeds: '0' is no"),
+        (ALL[:2], "--learning_rate=nan", "argument --learning_rate: 'nan' is no"),
+        ([progressive, recipe], "--min_crop_area=0", "'0' is no number above 0 and at most 1"),
+        ([precision], "--epochs=0", "argument --epochs: '0' is no"),
+        ([recipe], "--rates=nan", "argument --rates: 'nan': expected numbers"),
+        ([recipe], "--rates=0.1,0.10", "argument --rates: '0.1,0.10' has 0.1 twice"),
+        ([recipe], "--ema=1", "argument --ema: '1' is no"),
     ],
 )
-def test_flags_are_checked(capsys, flag, message):
-    with pytest.raises(SystemExit):
-        progressive.parse([flag])
-    assert message in capsys.readouterr().err
+def test_flags_are_checked(capsys, programs, flag, message):
+    for program in programs:
+        with pytest.raises(SystemExit):
+            program.parse([flag])
+        assert message in capsys.readouterr().err
+    # Filters of stages may be alike.
+    assert progressive.parse(["--widths=8,8"]).widths == (8, 8)
+
+
+def test_a_report_of_other_results_names_what_they_lack(runs, tmp_path, capsys):
+    for program, name in zip(ALL, ("first_steps_seconds", "memory_mb", "curve"), strict=True):
+        folder = tmp_path / program.__name__
+        flags = ["--quick", f"--results={folder}"]
+        assert program.main(flags) == 0
+        rows = json.loads((folder / "runs.json").read_text())
+        del rows[1][name]
+        (folder / "runs.json").write_text(json.dumps(rows))
+        assert program.main([*flags, "--report"]) == 1
+        assert f"runs.json, row 1 lacks its {name}" in capsys.readouterr().err
 
 
 def test_progressive_says_no_and_why_it_may_not_know():

@@ -276,14 +276,30 @@ def test_runs_resume_and_are_compared(monkeypatch, tmp_path, capsys):
     assert ["official", "2000", "2.000", "[2.000,", "2.000]", "2"] in lines
     assert (tmp_path / "rows.png").exists()
     assert run.main([*flags, "--report"]) == 0
+    assert "--quick only shows that the experiment runs" in capsys.readouterr().out
     assert run.main([*flags, "--batch=256"]) == 1
     assert "batch=128, this run 256" in capsys.readouterr().err
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    for changed, message in (
+        ({"arm": "theirs"}, "rows.json, row 1 has arm='theirs'"),
+        ({"accuracies": []}, "row 1 has accuracies="),
+    ):
+        (tmp_path / "rows.json").write_text(json.dumps([rows[0], rows[1] | changed]))
+        assert run.main([*flags, "--report"]) == 1
+        assert message in capsys.readouterr().err
+    del rows[0]["images_per_second"]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    assert run.main([*flags, "--report"]) == 1
+    assert "row 0 lacks its images_per_second" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "flags, message",
     [
         (["--arms=theirs"], "--arms: theirs not among tfscale, their-model"),
+        (["--arms=official,tfscale,official"], "has official twice"),
+        (["--seeds=0"], "argument --seeds: '0' is no"),
+        (["--warmup=nan"], "argument --warmup: 'nan' is no"),
         (["--steps=10", "--evaluations=3"], "--evaluations=3 does not divide --steps=10"),
     ],
 )

@@ -14,8 +14,9 @@ import sys
 import time
 from pathlib import Path
 
-from experiments import commands, fashion, launched, paired
+from experiments import commands, fashion, flag_ranges, launched, paired
 from experiments.batch_norm import report
+from experiments.results_file import Results
 
 RESULTS = Path(__file__).resolve().parent / "results"
 QUICK = {
@@ -39,15 +40,16 @@ def main(argv=None):
 
 def run(args):
     folder = Path(args.results)
-    runs = paired.Results(
+    runs = Results(
         folder / "runs.json",
         {name: getattr(args, name) for name in SETTINGS},
-        required=("arm", "seed", "per_replica", "group", "accuracy"),
+        {"per_replica": int, "group": int, "accuracy": float},
     )
-    cost = paired.Results(
+    cost = Results(
         folder / "cost.json",
         {name: getattr(args, name) for name in COST_SETTINGS},
-        required=("arm", "round", "milliseconds"),
+        {"milliseconds": float},
+        key=("arm", "round"),
     )
     if not args.report:
         run_all(args, runs)
@@ -61,6 +63,7 @@ def run(args):
     if cost.rows:
         print()
         print(report.cost_table(cost.rows))
+    paired.say_if_quick(args)
     report.plot(runs.rows, folder / "accuracy.png")
     return 0
 
@@ -71,15 +74,24 @@ def parse(argv):
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
-    add("--replicas", type=int, default=8, help="(default: %(default)s)")
-    add("--per_replica", default="2,4", help="examples, list with commas (default: %(default)s)")
-    add("--groups", help="sizes, list with commas (default: 1, 2, 4, ... all replicas)")
-    add("--seeds", type=int, default=5, help="runs of each size (default: %(default)s)")
-    add("--epochs", type=int, default=2, help="of each run (default: %(default)s)")
+    add, count = parser.add_argument, flag_ranges.COUNT
+    add("--replicas", type=count, default=8, help="(default: %(default)s)")
+    add(
+        "--per_replica",
+        type=flag_ranges.listed(count),
+        default="2,4",
+        help="examples, list with commas (default: %(default)s)",
+    )
+    add(
+        "--groups",
+        type=flag_ranges.listed(count),
+        help="sizes, list with commas (default: 1, 2, 4, ... all replicas)",
+    )
+    add("--seeds", type=count, default=5, help="runs of each size (default: %(default)s)")
+    add("--epochs", type=count, default=2, help="of each run (default: %(default)s)")
     add(
         "--learning_rate",
-        type=float,
+        type=flag_ranges.POSITIVE,
         default=0.1,
         help="for 128 examples a step; it follows them, and falls to 0 by a cosine "
         "(default: %(default)s)",
@@ -87,23 +99,28 @@ def parse(argv):
     fashion.add_flags(parser)
     cost = parser.add_argument_group("cost of a step, of the real layer")
     add = cost.add_argument
-    add("--workers", type=int, default=2, help="processes (default: %(default)s)")
-    add("--devices_per_worker", type=int, default=2, help="(default: %(default)s)")
-    add("--cost_per_replica", type=int, default=4, help="examples (default: %(default)s)")
-    add("--rounds", type=int, default=10, help="turns, 0 for none (default: %(default)s)")
-    add("--cost_steps", type=int, default=40, help="of a turn (default: %(default)s)")
+    add("--workers", type=count, default=2, help="processes (default: %(default)s)")
+    add("--devices_per_worker", type=count, default=2, help="(default: %(default)s)")
+    add("--cost_per_replica", type=count, default=4, help="examples (default: %(default)s)")
+    add(
+        "--rounds",
+        type=flag_ranges.whole(0),
+        default=10,
+        help="turns, 0 for none (default: %(default)s)",
+    )
+    add(
+        "--cost_steps",
+        type=flag_ranges.whole(4),
+        default=40,
+        help="of a turn, of which the first 3 do not count (default: %(default)s)",
+    )
     add = parser.add_argument
     add("--results", default=str(RESULTS), help="folder, read and added to (default: %(default)s)")
     args = paired.parse(parser, argv, QUICK)
     if args.groups is None:
-        args.groups = ",".join(str(g) for g in range(1, args.replicas + 1) if divides(g, args))
-    for name in ("per_replica", "groups"):
-        try:
-            setattr(args, name, [int(part) for part in getattr(args, name).split(",")])
-        except ValueError:
-            parser.error(f"--{name}={getattr(args, name)}: expected numbers with commas")
+        args.groups = [g for g in range(1, args.replicas + 1) if divides(g, args)]
     for group in args.groups:
-        if group < 1 or not divides(group, args):
+        if not divides(group, args):
             parser.error(f"--groups: {group} does not divide --replicas={args.replicas}")
     return args
 
@@ -126,6 +143,7 @@ def run_all(args, runs):
     from experiments.batch_norm.training import load, train
 
     data = load(args.dataset, args.data_dir, args.examples)
+    check_batch(args, len(data[0][0]))
     progress = paired.Progress(len(todo))
     for seed, per_replica, group in todo:
         start = time.monotonic()
@@ -142,6 +160,15 @@ def run_all(args, runs):
             }
         )
         progress.done(f"seed {seed}  {name:24s} accuracy {row['accuracy']:.4f}")
+
+
+def check_batch(args, pictures):
+    """Raises ValueError if a step of all replicas needs more pictures than there are."""
+    if max(args.per_replica) * args.replicas > pictures:
+        raise ValueError(
+            f"--per_replica={max(args.per_replica)} --replicas={args.replicas}: a step needs more "
+            f"than the {pictures} training pictures"
+        )
 
 
 def arm(per_replica, group):

@@ -13,10 +13,12 @@ import argparse
 import sys
 import time
 
-from experiments import commands, fashion, launched, paired
+from experiments import commands, fashion, flag_ranges, launched, paired
 from experiments.compression.arms import ARMS
 from experiments.compression.settings import RESULTS, add_settings, flags_of, settings_of
+from experiments.results_file import Results
 
+BASELINE = "dense"
 QUICK = {
     "dataset": "digits",
     "epochs": 4,
@@ -33,19 +35,20 @@ def main(argv=None):
 
 
 def run(args):
-    results = paired.Results(args.json, settings_of(args), required=("arm", "seed", "accuracy"))
+    results = Results(args.json, settings_of(args), {"accuracy": float})
     if not args.report:
         code = run_all(args, results)
         if code:
             return code
     if not results.rows:
         raise FileNotFoundError(f"{args.json} is not there; run without --report first")
-    comparison = paired.compare(results.rows, "dense")
+    comparison = paired.compare(results.rows, BASELINE)
     print(paired.table(comparison))
+    paired.say_if_quick(args)
     paired.plot_differences(
         comparison,
         args.plot or results.path.with_suffix(".png"),
-        "accuracy, percentage points from dense (mean and 95 % interval)",
+        f"accuracy, percentage points from {BASELINE} (mean and 95 % interval)",
     )
     return 0
 
@@ -56,18 +59,25 @@ def parse(argv):
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
-    add("--workers", type=int, default=2, help="processes (default: %(default)s)")
-    add("--devices_per_worker", type=int, default=2, help="devices in each (default: %(default)s)")
+    add, count = parser.add_argument, flag_ranges.COUNT
+    add("--workers", type=count, default=2, help="processes (default: %(default)s)")
+    add(
+        "--devices_per_worker", type=count, default=2, help="devices in each (default: %(default)s)"
+    )
     add("--json", default=str(RESULTS), help="results, read and added to (default: %(default)s)")
-    add("--arms", default="", help="list with commas (default: all, see README.md)")
-    add("--seeds", type=int, default=3, help="runs of each arm (default: %(default)s)")
+    add(
+        "--arms",
+        type=flag_ranges.names(ARMS),
+        default=tuple(ARMS),
+        help="list with commas (default: all, see README.md)",
+    )
+    add("--seeds", type=count, default=3, help="runs of each arm (default: %(default)s)")
     add_settings(parser)
     add("--plot", help="default: beside the results, as .png")
     args = paired.parse(parser, argv, QUICK)
-    args.arms = args.arms.split(",") if args.arms else list(ARMS)
-    if unknown := set(args.arms) - set(ARMS):
-        parser.error(f"--arms: {sorted(unknown)} not among {', '.join(ARMS)}")
+    replicas = args.workers * args.devices_per_worker
+    if args.batch % replicas:
+        parser.error(f"--batch={args.batch} does not divide among {replicas} devices")
     return args
 
 
@@ -77,10 +87,16 @@ def run_all(args, results):
     Each run has processes of its own. In one process past models stay in memory, 90 MB each, until
     Python's collector comes across them; and where workers fail, only one run is lost.
     """
+    if BASELINE not in args.arms and not results.has(arm=BASELINE):
+        raise ValueError(
+            f"--arms={','.join(args.arms)}: the arms are compared with {BASELINE}; name it too"
+        )
     todo = results.missing(args.arms, args.seeds)
     if todo:
         # Before any process is started: what is missing is said once, and downloaded once.
-        fashion.load(args.dataset, args.data_dir, args.examples)
+        (images, _), _ = fashion.load(args.dataset, args.data_dir, args.examples)
+        if args.batch > len(images):
+            raise ValueError(f"--batch={args.batch} exceeds the {len(images)} training pictures")
     progress = paired.Progress(len(todo))
     for seed, arm in todo:
         start = time.monotonic()

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from experiments import fashion
+from experiments import fashion, flag_ranges
 
 RESULTS = Path(__file__).resolve().parent / "results" / "fashion_mnist.json"
 # What all rows of one file have in common.
@@ -13,11 +13,16 @@ SETTINGS = ("dataset", "examples", "epochs", "batch", "learning_rate", "ratio")
 def add_settings(parser):
     """Adds the flags of `SETTINGS` to an `argparse` parser, and where the data lie."""
     add = parser.add_argument
-    add("--epochs", type=int, default=10, help="of each run (default: %(default)s)")
-    add("--batch", type=int, default=128, help="of all workers together (default: %(default)s)")
+    add("--epochs", type=flag_ranges.COUNT, default=10, help="of each run (default: %(default)s)")
+    add(
+        "--batch",
+        type=flag_ranges.COUNT,
+        default=128,
+        help="of all workers together (default: %(default)s)",
+    )
     add(
         "--learning_rate",
-        type=float,
+        type=flag_ranges.POSITIVE,
         default=0.05,
         help="the first; it falls to 0 by a cosine (default: %(default)s)",
     )

@@ -18,6 +18,7 @@ from pathlib import Path
 from experiments import commands, paired
 from experiments.large_batch import report, search
 from experiments.large_batch.settings import OPTIMIZERS, arm, parse
+from experiments.results_file import Results, check_rate
 
 # Of the search; the final runs have 0, 1, ...
 SEARCH_SEED = 1000
@@ -31,12 +32,10 @@ def main(argv=None):
 
 def run(settings, args):
     folder, shared = Path(args.results), dataclasses.asdict(settings)
-    trials = paired.Results(
-        folder / "search.json", shared, required=("arm", "trial", "learning_rate", "accuracy")
-    )
-    runs = paired.Results(
-        folder / "runs.json", shared, required=("arm", "seed", "learning_rate", "accuracy")
-    )
+    scored = {"learning_rate": float, "accuracy": float}
+    trials = Results(folder / "search.json", shared, scored, key=("arm", "trial"))
+    of_runs = {"optimizer": set(OPTIMIZERS), "batch": int, "steps": int, "training_accuracy": float}
+    runs = Results(folder / "runs.json", shared, scored | of_runs)
     if not args.report:
         run_all(settings, args, trials, runs)
     if not runs.rows:
@@ -46,6 +45,7 @@ def run(settings, args):
     print(report.table(runs.rows))
     print()
     print(report.verdict(runs.rows))
+    paired.say_if_quick(args)
     report.plot(runs.rows, folder / "accuracy.png")
     return 0
 
@@ -67,9 +67,10 @@ def run_all(settings, args, trials, runs):
     }
     if not wanted and not any(missing.values()):
         return
-    from experiments.large_batch.training import splits, train
+    from experiments.large_batch.training import check_batches, splits, train
 
     for_search, final = splits(settings, args.data_dir)
+    check_batches(settings, args.batches, len(final.images))
     progress = paired.Progress(sum(missing.values()) + len(wanted))
 
     def timed(optimizer, rate, batch, seed, split):
@@ -89,7 +90,7 @@ def run_all(settings, args, trials, runs):
     rates = tuned_rates(settings, trials.rows)
     for optimizer, batch, seed in wanted:
         name, rate = arm(optimizer, batch), search.interpolated(rates[optimizer], batch)
-        paired.check_rate(runs, name, rate)
+        check_rate(runs, name, rate)
         row = timed(optimizer, rate, batch, seed, final)
         runs.add({"arm": name, "optimizer": optimizer, "batch": batch, "seed": seed, **row})
         progress.done(f"seed {seed}  {name:10s}  {_outcome(row)}")

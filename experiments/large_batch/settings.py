@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from experiments import fashion, paired
+from experiments import fashion, flag_ranges, paired
 
 OPTIMIZERS = ("sgd", "lars")
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -59,34 +59,37 @@ def parse(argv, description):
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
+    add, count = parser.add_argument, flag_ranges.COUNT
     default = Settings()
     add(
         "--batches",
+        type=flag_ranges.listed(count),
         default="256,512,1024,2048,4096,8192,16384",
         help="list with commas (default: %(default)s)",
     )
-    add("--seeds", type=int, default=3, help="runs of each batch (default: %(default)s)")
+    add("--seeds", type=count, default=3, help="runs of each batch (default: %(default)s)")
     add(
         "--tuned_batches",
+        type=flag_ranges.listed(count),
         default=",".join(map(str, default.tuned_batches)),
         help="the two at which the learning rate is searched for (default: %(default)s)",
     )
     add(
         "--widths",
+        type=flag_ranges.listed(count, may_repeat=True),
         default=",".join(map(str, default.widths)),
         help="filters of the network's stages, list with commas (default: %(default)s)",
     )
     for name, kind, text in (
-        ("trials", int, "of the search, for each optimizer and tuned batch"),
-        ("epochs", int, "of each run"),
-        ("micro_batch", int, "examples that share batch-norm statistics"),
-        ("warmup", float, "share of the steps in which the rate climbs"),
-        ("weight_decay", float, "of kernels"),
-        ("momentum", float, "of both optimizers"),
-        ("trust_coefficient", float, "of LARS"),
-        ("low", float, "lowest learning rate of the search"),
-        ("high", float, "highest"),
+        ("trials", count, "of the search, for each optimizer and tuned batch"),
+        ("epochs", count, "of each run"),
+        ("micro_batch", count, "examples that share batch-norm statistics"),
+        ("warmup", flag_ranges.SHARE, "share of the steps in which the rate climbs"),
+        ("weight_decay", flag_ranges.NOT_NEGATIVE, "of kernels"),
+        ("momentum", flag_ranges.BELOW_1, "of both optimizers"),
+        ("trust_coefficient", flag_ranges.POSITIVE, "of LARS"),
+        ("low", flag_ranges.POSITIVE, "lowest learning rate of the search"),
+        ("high", flag_ranges.POSITIVE, "highest"),
     ):
         add(
             f"--{name}",
@@ -97,11 +100,9 @@ def parse(argv, description):
     fashion.add_flags(parser)
     add("--results", default=str(RESULTS), help="folder, read and added to (default: %(default)s)")
     args = paired.parse(parser, argv, QUICK)
-    for name in ("batches", "tuned_batches", "widths"):
-        setattr(args, name, _numbers(parser, name, getattr(args, name)))
     for name in ("batches", "tuned_batches"):
         _check_batches(parser, args, name)
-    if len(set(args.tuned_batches)) != 2:
+    if len(args.tuned_batches) != 2:
         parser.error(f"--tuned_batches={args.tuned_batches}: two different ones are needed")
     if not 0 < args.low < args.high:
         parser.error(f"--low={args.low} --high={args.high}: 0 < low < high is needed")
@@ -109,16 +110,9 @@ def parse(argv, description):
     return Settings(**fields), args
 
 
-def _numbers(parser, name, text):
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        parser.error(f"--{name}={text}: expected numbers with commas between them")
-
-
 def _check_batches(parser, args, name):
     for batch in getattr(args, name):
-        if batch < 1 or (batch > args.micro_batch and batch % args.micro_batch):
+        if batch > args.micro_batch and batch % args.micro_batch:
             parser.error(f"--{name}: {batch} is not a multiple of --micro_batch={args.micro_batch}")
 
 

@@ -24,15 +24,27 @@ def splits(settings, data_dir=None):
     last sixth, so that what is tuned has never met the test pictures, which score the final runs.
     """
     (images, labels), test = fashion.load(settings.dataset, data_dir, settings.examples)
+    if len(images) < 6:
+        raise ValueError(f"--examples={settings.examples}: 6 are the fewest that can be split")
     images, test_images = fashion.halved(images), fashion.halved(test[0])
     kept = len(images) - len(images) // 6
     train = images[:kept], labels[:kept]
     return Split(*train, images[kept:], labels[kept:]), Split(*train, test_images, test[1])
 
 
+def check_batches(settings, batches, examples):
+    """Raises ValueError if a single step has more examples than a run should see."""
+    largest = max(*batches, *settings.tuned_batches)
+    if largest > settings.epochs * examples:
+        raise ValueError(
+            f"a batch of {largest} exceeds all of a run's examples ({settings.epochs} epochs of "
+            f"{examples}); leave it out of --batches and --tuned_batches, or give more --epochs"
+        )
+
+
 def steps_of(settings, batch, examples):
     """Steps of a run: as many examples as `settings.epochs` have, whatever the batch."""
-    return max(1, settings.epochs * examples // batch)
+    return settings.epochs * examples // batch
 
 
 def optimizer_of(name, learning_rate, steps, settings):

@@ -23,9 +23,16 @@ from experiments.official import report
 from experiments.official.arms import ARMS, BASELINE
 from experiments.official.settings import parse, settings_of
 from experiments.quickstart.datasets import ensure_records
+from experiments.results_file import Results
 from tfscale.cluster import ClusterConfig
 
-REQUIRED = ("arm", "seed", "accuracy", "accuracies", "steps_done")
+FORM = {
+    "arm": set(ARMS),
+    "accuracy": float,
+    "accuracies": [float],
+    "steps_done": [int],
+    "images_per_second": (float, None),
+}
 
 
 def main(argv=None):
@@ -37,7 +44,7 @@ def main(argv=None):
 
 def run(args):
     if args.report:
-        return show(paired.Results(args.json, required=REQUIRED))
+        return show(args, Results(args.json, form=FORM))
     cluster = ClusterConfig.from_env()
     settings = settings_of(
         args, cluster.num_workers, int(os.environ.get("TFSCALE_DEVICES_PER_WORKER", 0))
@@ -48,11 +55,11 @@ def run(args):
             f"--arms: {', '.join(theirs)} has TensorFlow's strategy, which with several workers a "
             "process can't make beside that of the other arms; leave it out"
         )
-    results = paired.Results(args.json, dataclasses.asdict(settings), REQUIRED)
+    results = Results(args.json, dataclasses.asdict(settings), FORM)
     if cluster.is_leader:
         ensure_records(settings.dataset, settings.records)
     run_all(args, settings, results, cluster)
-    return show(results) if cluster.is_leader else 0
+    return show(args, results) if cluster.is_leader else 0
 
 
 def run_all(args, settings, results, cluster):
@@ -81,7 +88,7 @@ def run_all(args, settings, results, cluster):
     distribute.gather_values(strategy, "finished", True, timeout_seconds=600)
 
 
-def show(results):
+def show(args, results):
     rows = results.rows
     if not rows:
         raise ValueError(f"{results.path} is not there; run without --report first")
@@ -90,6 +97,7 @@ def show(results):
         print(f"\n{report.accuracy_table(rows)}")
         if any(row["arm"] == BASELINE and row["images_per_second"] for row in rows):
             print(f"\n{report.speed_table(rows)}")
+    paired.say_if_quick(args)
     report.plot(rows, Path(results.path).with_suffix(".png"))
     return 0
 

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from experiments import paired
+from experiments import flag_ranges, paired
 from experiments.official.arms import ARMS
 from experiments.quickstart.datasets import DATASETS, ROOT
 
@@ -68,31 +68,33 @@ def parse(argv, description):
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add, default = parser.add_argument, Settings()
+    add, default, count = parser.add_argument, Settings(), flag_ranges.COUNT
     add("--dataset", choices=sorted(DATASETS), default=default.dataset)
     for name, kind, text in (
-        ("batch", int, "examples of a step over all replicas"),
-        ("steps", int, "of each run"),
-        ("evaluations", int, "of each run, evenly spread over its steps"),
-        ("learning_rate", float, "the highest, of LARS"),
-        ("lamb_learning_rate", float, "of the addons' LAMB"),
-        ("warmup", float, "share of the steps in which the rate climbs"),
-        ("momentum", float, "of LARS"),
-        ("weight_decay", float, "of kernels"),
-        ("trust_coefficient", float, "of LARS"),
-        ("width", float, "multiplies the filters"),
+        ("batch", count, "examples of a step over all replicas"),
+        ("steps", count, "of each run"),
+        ("evaluations", count, "of each run, evenly spread over its steps"),
+        ("learning_rate", flag_ranges.POSITIVE, "the highest, of LARS"),
+        ("lamb_learning_rate", flag_ranges.POSITIVE, "of the addons' LAMB"),
+        ("warmup", flag_ranges.SHARE, "share of the steps in which the rate climbs"),
+        ("momentum", flag_ranges.BELOW_1, "of LARS"),
+        ("weight_decay", flag_ranges.NOT_NEGATIVE, "of kernels"),
+        ("trust_coefficient", flag_ranges.POSITIVE, "of LARS"),
+        ("width", flag_ranges.POSITIVE, "multiplies the filters"),
     ):
         add(f"--{name}", type=kind, default=getattr(default, name), help=f"{text} (%(default)s)")
-    add("--devices", type=int, default=2, help="devices of one process, logical CPUs without GPUs "
-        "(%(default)s; the launcher's --devices_per_worker overrides it)")  # fmt: skip
-    add("--arms", default=",".join(ARMS), help="list with commas, see README.md (default: all)")
-    add("--seeds", type=int, default=3, help="runs of each arm (%(default)s)")
+    add("--devices", type=count, default=2, help="devices of one process, logical CPUs without "
+        "GPUs (%(default)s; the launcher's --devices_per_worker overrides it)")  # fmt: skip
+    add(
+        "--arms",
+        type=flag_ranges.names(ARMS),
+        default=tuple(ARMS),
+        help="list with commas, see README.md (default: all)",
+    )
+    add("--seeds", type=count, default=3, help="runs of each arm (%(default)s)")
     add("--json", default=str(RESULTS), help="results, read and added to (%(default)s)")
     args = paired.parse(parser, argv, QUICK)
-    args.arms = args.arms.split(",")
-    if unknown := [name for name in args.arms if name not in ARMS]:
-        parser.error(f"--arms: {', '.join(unknown)} not among {', '.join(ARMS)}")
-    if args.steps < 1 or args.evaluations < 1 or args.steps % args.evaluations:
+    if args.steps % args.evaluations:
         parser.error(f"--evaluations={args.evaluations} does not divide --steps={args.steps}")
     return args
 

@@ -13,9 +13,10 @@ import statistics
 import sys
 from pathlib import Path
 
-from experiments import commands, imagenette, paired
+from experiments import commands, flag_ranges, imagenette, paired
 from experiments.allreduce.results import aligned
 from experiments.progressive import flags, report, training
+from experiments.results_file import Results
 
 RESULTS = Path(__file__).resolve().parent / "results"
 QUICK = {
@@ -40,10 +41,10 @@ def main(argv=None):
 
 
 def run(args):
-    results = paired.Results(
+    results = Results(
         Path(args.results) / "runs.json",
         {name: getattr(args, name) for name in SETTINGS},
-        required=("arm", "seed", "accuracy", "images_per_second", "memory_mb"),
+        {"accuracy": float, "images_per_second": [float], "memory_mb": float},
     )
     if not args.report:
         run_all(args, results)
@@ -55,6 +56,7 @@ def run(args):
     print(cost_table(results.rows))
     print()
     print(verdict(results.rows))
+    paired.say_if_quick(args)
     paired.plot_differences(
         [row for row in comparison if row["arm"] != "float32"],
         results.path.with_name("accuracy.png"),
@@ -66,12 +68,15 @@ def run(args):
 def parse(argv):
     parser = flags.parser_of("precision", __doc__, RESULTS)
     add = parser.add_argument
-    add("--image_size", type=int, default=32, help="pixels (default: %(default)s)")
-    add("--epochs", type=int, default=12, help="of each run (default: %(default)s)")
-    add("--seeds", type=int, default=5, help="runs of each arm (default: %(default)s)")
-    add("--learning_rate", type=float, default=0.2, help="the highest (default: %(default)s)")
-    add("--weight_decay", type=float, default=5e-4, help="of kernels (default: %(default)s)")
-    return flags.parse(parser, argv, QUICK)
+    for name, kind, default, text in (
+        ("image_size", flag_ranges.COUNT, 32, "pixels"),
+        ("epochs", flag_ranges.COUNT, 12, "of each run"),
+        ("seeds", flag_ranges.COUNT, 5, "runs of each arm"),
+        ("learning_rate", flag_ranges.POSITIVE, 0.2, "the highest"),
+        ("weight_decay", flag_ranges.NOT_NEGATIVE, 5e-4, "of kernels"),
+    ):
+        add(f"--{name}", type=kind, default=default, help=f"{text} (default: %(default)s)")
+    return paired.parse(parser, argv, QUICK)
 
 
 def run_all(args, results):

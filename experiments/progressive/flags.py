@@ -2,7 +2,7 @@
 
 import argparse
 
-from experiments import imagenette, paired
+from experiments import flag_ranges, imagenette
 
 
 def parser_of(name, description, results):
@@ -20,33 +20,21 @@ def parser_of(name, description, results):
     )
     add = parser.add_argument
     imagenette.add_flags(parser)
-    add("--batch", type=int, default=128, help="pictures of a step (default: %(default)s)")
+    add(
+        "--batch",
+        type=flag_ranges.COUNT,
+        default=128,
+        help="pictures of a step (default: %(default)s)",
+    )
     add("--stem", choices=("small", "imagenet"), default="imagenet", help="(default: %(default)s)")
     add(
         "--widths",
+        type=flag_ranges.listed(flag_ranges.COUNT, may_repeat=True),
         default="32,64,128",
         help="filters of the network's stages, list with commas (default: %(default)s)",
     )
     add("--results", default=str(results), help="folder, read and added to (default: %(default)s)")
     return parser
-
-
-def parse(parser, argv, quick):
-    """Returns the flags; with ``--quick``, `quick` has other defaults."""
-    args = paired.parse(parser, argv, quick)
-    args.widths = numbers(parser, "widths", args.widths)
-    return args
-
-
-def numbers(parser, name, text, kind=int):
-    """Returns the numbers of a list with commas."""
-    try:
-        values = tuple(kind(part) for part in text.split(","))
-    except ValueError:
-        parser.error(f"--{name}={text}: expected numbers with commas between them")
-    if min(values) <= 0:
-        parser.error(f"--{name}={text}: expected numbers above 0")
-    return values
 
 
 def phases(parser, name, text):

@@ -6,6 +6,15 @@ import statistics
 from experiments import paired
 from experiments.allreduce.results import aligned
 
+# What the rows of a file have to have for `time_table` and `plot_curves`; see `Results`.
+FORM = {
+    "accuracy": float,
+    "training_seconds": float,
+    "first_steps_seconds": float,
+    "images_per_second": [float],
+    "curve": [{"seconds": float, "accuracy": float}],
+}
+
 
 def ratio(rows, arm, baseline, metric="training_seconds"):
     """Returns the ratio of a metric, arm by baseline, of the same seeds.

@@ -11,8 +11,9 @@ what is in the results is not run again. Each run is a process of its own.
 import sys
 from pathlib import Path
 
-from experiments import commands, imagenette, paired
+from experiments import commands, flag_ranges, imagenette, paired
 from experiments.progressive import flags, report, training
+from experiments.results_file import Results
 
 RESULTS = Path(__file__).resolve().parent / "results"
 QUICK = {
@@ -39,10 +40,10 @@ def main(argv=None):
 
 
 def run(args):
-    results = paired.Results(
+    results = Results(
         Path(args.results) / "runs.json",
         {name: getattr(args, name) for name in SETTINGS},
-        required=("arm", "seed", "accuracy", "training_seconds", "curve"),
+        report.FORM,
     )
     if not args.report:
         run_all(args, results)
@@ -53,6 +54,7 @@ def run(args):
     print(report.time_table(results.rows, "fixed"))
     print()
     print(verdict(results.rows))
+    paired.say_if_quick(args)
     report.plot_curves(results.rows, results.path.with_name("accuracy.png"))
     return 0
 
@@ -66,16 +68,31 @@ def parse(argv):
         help="PIXELS:EPOCHS of each phase; the other arm has as many epochs at the last size "
         "(default: %(default)s)",
     )
-    add("--seeds", type=int, default=5, help="runs of each arm (default: %(default)s)")
-    add("--learning_rate", type=float, default=0.2, help="the highest (default: %(default)s)")
-    add("--weight_decay", type=float, default=5e-4, help="of kernels (default: %(default)s)")
+    add(
+        "--seeds",
+        type=flag_ranges.COUNT,
+        default=5,
+        help="runs of each arm (default: %(default)s)",
+    )
+    add(
+        "--learning_rate",
+        type=flag_ranges.POSITIVE,
+        default=0.2,
+        help="the highest (default: %(default)s)",
+    )
+    add(
+        "--weight_decay",
+        type=flag_ranges.NOT_NEGATIVE,
+        default=5e-4,
+        help="of kernels (default: %(default)s)",
+    )
     add(
         "--min_crop_area",
-        type=float,
+        type=flag_ranges.SHARE_ABOVE_0,
         default=0.35,
         help="smallest share of a picture in a crop (default: %(default)s)",
     )
-    args = flags.parse(parser, argv, QUICK)
+    args = paired.parse(parser, argv, QUICK)
     args.epochs, args.image_sizes = flags.phases(parser, "phases", args.phases)
     return args
 

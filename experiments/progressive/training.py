@@ -13,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from experiments import commands
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 EVAL_BATCH = 256
 
@@ -212,7 +214,5 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    # What started it says what was stopped, and that a run failed; the reason is here.
+    sys.exit(commands.exit_code(main, "a run was stopped"))

@@ -12,11 +12,12 @@ own.
 import sys
 from pathlib import Path
 
-from experiments import commands, imagenette, paired
+from experiments import commands, flag_ranges, imagenette, paired
 from experiments.progressive import flags, training
-from experiments.progressive.report import plot_curves, time_table
+from experiments.progressive.report import FORM, plot_curves, time_table
 from experiments.recipe import report
 from experiments.recipe.arms import ARMS, run_of
+from experiments.results_file import Results, check_rate
 
 RESULTS = Path(__file__).resolve().parent / "results"
 QUICK = {
@@ -45,14 +46,10 @@ def main(argv=None):
 
 def run(args):
     folder, shared = Path(args.results), {name: getattr(args, name) for name in SETTINGS}
-    trials = paired.Results(
-        folder / "search.json", shared, required=("arm", "learning_rate", "accuracy")
+    trials = Results(
+        folder / "search.json", shared, {"accuracy": float}, key=("arm", "learning_rate")
     )
-    runs = paired.Results(
-        folder / "runs.json",
-        shared,
-        required=("arm", "seed", "learning_rate", "accuracy", "training_seconds", "curve"),
-    )
+    runs = Results(folder / "runs.json", shared, FORM | {"learning_rate": float})
     if not args.report:
         run_all(args, trials, runs)
     if {row["arm"] for row in runs.rows} != set(ARMS):
@@ -68,6 +65,7 @@ def run(args):
     print(report.table(runs.rows))
     print()
     print(report.verdict(runs.rows))
+    paired.say_if_quick(args)
     plot_curves(runs.rows, folder / "accuracy.png")
     return 0
 
@@ -81,31 +79,41 @@ def parse(argv):
         help="PIXELS:EPOCHS of each phase of the recipe; the plain one has the last size "
         "(default: %(default)s)",
     )
-    add("--plain_epochs", type=int, default=20, help="(default: %(default)s)")
+    add("--plain_epochs", type=flag_ranges.COUNT, default=20, help="(default: %(default)s)")
     add(
         "--rates",
+        type=flag_ranges.listed(flag_ranges.POSITIVE),
         default="0.05,0.1,0.2,0.4",
         help="learning rates that the search tries in each arm, list with commas; one leaves "
         "nothing to search (default: %(default)s)",
     )
-    add("--seeds", type=int, default=5, help="runs of each arm (default: %(default)s)")
-    add("--weight_decay", type=float, default=5e-4, help="of kernels (default: %(default)s)")
+    add(
+        "--seeds",
+        type=flag_ranges.COUNT,
+        default=5,
+        help="runs of each arm (default: %(default)s)",
+    )
+    add(
+        "--weight_decay",
+        type=flag_ranges.NOT_NEGATIVE,
+        default=5e-4,
+        help="of kernels (default: %(default)s)",
+    )
     add(
         "--min_crop_area",
-        type=float,
+        type=flag_ranges.SHARE_ABOVE_0,
         default=0.35,
         help="smallest share of a picture in a crop (default: %(default)s)",
     )
     add(
         "--ema",
-        type=float,
+        type=flag_ranges.BELOW_1,
         default=0.98,
         help="momentum of the recipe's average of the weights (default: %(default)s)",
     )
     add("--blur_pool", action="store_true", help="blur what is strided, in the recipe")
-    args = flags.parse(parser, argv, QUICK)
+    args = paired.parse(parser, argv, QUICK)
     args.epochs, args.image_sizes = flags.phases(parser, "phases", args.phases)
-    args.rates = flags.numbers(parser, "rates", args.rates, float)
     return args
 
 
@@ -129,7 +137,7 @@ def run_all(args, trials, runs):
         progress.done(f"search  {arm:6s}  rate {rate:<6g}  accuracy {row['accuracy']:.4f}")
     for seed, arm in wanted:
         rate = report.best(trials.rows, arm)
-        paired.check_rate(runs, arm, rate)
+        check_rate(runs, arm, rate)
         row = training.apart(run_of(args, arm, str(records / imagenette.FULL), rate, seed))
         runs.add({"arm": arm, "seed": seed, "learning_rate": rate, **row})
         progress.done(
