@@ -1,5 +1,6 @@
 """The file of a run's epochs: written by one callback, followed by another process."""
 
+import io
 import json
 import math
 
@@ -9,6 +10,7 @@ import pytest
 from tfscale import keras
 from tfscale.callbacks.epoch_file import EpochReader, append, keep_epochs
 from tfscale.callbacks.epoch_log import EpochLog
+from tfscale.callbacks.progress import Progress
 
 
 def test_lines_are_read_once_and_whole(tmp_path):
@@ -34,12 +36,15 @@ def test_lines_are_read_once_and_whole(tmp_path):
     assert reader.new() == []
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"epoch": 1}', '{"epoch": 1, "metrics": 3}', "1"])
+@pytest.mark.parametrize(
+    "line", ["{", "[]", '{"x": 1}', '{"epoch": 1, "metrics": 3}', "1", "\udcff"]
+)
 def test_what_is_no_epoch_is_named(tmp_path, line):
     path = tmp_path / "epochs.jsonl"
-    path.write_text(f"{line}\n")
-    with pytest.raises(ValueError, match="epochs.jsonl has the line .* which is no epoch's"):
-        EpochReader(path).new()
+    path.write_bytes(f"{line}\n".encode(errors="surrogateescape"))
+    for read in (EpochReader(path).new, lambda: keep_epochs(path, 1)):
+        with pytest.raises(ValueError, match="epochs.jsonl has the line .* which is no epoch's"):
+            read()
 
 
 def test_a_resumed_run_keeps_the_epochs_before(tmp_path):
@@ -49,7 +54,7 @@ def test_a_resumed_run_keeps_the_epochs_before(tmp_path):
     for epoch in (1, 2, 3):
         append(path, epoch, 5, {"loss": epoch})
     with open(path, "a") as file:
-        file.write('{"epoch": 4, "ep')  # killed while it wrote
+        file.write('{"epoch": 4, "epochs": 5, "metrics": {"loss": 4}')  # killed while it wrote
     keep_epochs(path, 2)
     assert [epoch for epoch, _, _ in EpochReader(path).new()] == [1, 2]
 
@@ -60,10 +65,14 @@ def test_the_callback_writes_what_fit_says(tmp_path):
     x = y = np.ones((4, 2), np.float32)
     path = tmp_path / "epochs.jsonl"
     log = EpochLog(path)
+    odd = {"name": "a", "nothing": None, "matrix": np.eye(2)}
+    add = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(odd))
+    progress = Progress(stream=io.StringIO())
     data = {"x": x, "y": y[:, :1], "validation_data": (x, y[:, :1]), "verbose": 0}
-    history = model.fit(**data, epochs=2, callbacks=[log]).history
+    history = model.fit(**data, epochs=2, callbacks=[add, log, progress]).history
     written = EpochReader(path).new()
     assert [(epoch, epochs) for epoch, epochs, _ in written] == [(1, 2), (2, 2)]
+    assert all(set(metrics) == {"loss", "val_loss"} for *_, metrics in written)
     for name in ("loss", "val_loss"):
         assert [metrics[name] for _, _, metrics in written] == history[name]
     # Phases of one run, each with its own fit, and a first epoch that is done again.

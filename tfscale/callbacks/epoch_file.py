@@ -36,15 +36,19 @@ def append(path, epoch, epochs, metrics):
 
 
 def keep_epochs(path, count):
-    """Removes the lines of epochs after `count`, which a resumed run makes again."""
+    """Removes the lines of epochs after `count`, which a resumed run makes again.
+
+    Raises:
+        ValueError: a line is not what `append` writes; names the file and the line.
+    """
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = Path(path).read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
         return
     # A run that was killed may have left half a line.
-    kept = [line for line in lines if line.endswith("}") and json.loads(line)["epoch"] <= count]
+    whole = [line for line in lines if line.endswith(b"\n")]
     partial = Path(f"{path}.partial")
-    partial.write_text("".join(f"{line}\n" for line in kept))
+    partial.write_bytes(b"".join(line for line in whole if _read(path, line.rstrip())[0] <= count))
     os.replace(partial, path)
 
 
@@ -89,7 +93,7 @@ class EpochReader:
         epochs = []
         for line in whole.splitlines(keepends=True):
             try:
-                epochs.append(self._read(line.rstrip(b"\r\n")))
+                epochs.append(_read(self._path, line.rstrip(b"\r\n")))
             except ValueError:
                 if epochs:
                     break  # The next call says so.
@@ -97,16 +101,17 @@ class EpochReader:
             self._offset += len(line)
         return epochs
 
-    def _read(self, line):
-        try:
-            record = json.loads(line)
-            metrics = {
-                name: math.nan if value is None else float(value)
-                for name, value in record["metrics"].items()
-            }
-            return int(record["epoch"]), int(record["epochs"]), metrics
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"{self._path} has the line {line[:200]!r}, which is no epoch's; wanted "
-                '{"epoch": 1, "epochs": 3, "metrics": {"loss": 0.5}}'
-            ) from error
+
+def _read(path, line):
+    try:
+        record = json.loads(line)
+        metrics = {
+            name: math.nan if value is None else float(value)
+            for name, value in record["metrics"].items()
+        }
+        return int(record["epoch"]), int(record["epochs"]), metrics
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path} has the line {line[:200]!r}, which is no epoch's; wanted "
+            '{"epoch": 1, "epochs": 3, "metrics": {"loss": 0.5}}'
+        ) from error

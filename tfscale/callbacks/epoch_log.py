@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from tfscale._keras import keras
 from tfscale.callbacks.epoch_file import append, keep_epochs
+from tfscale.callbacks.progress import scalars
 
 
 class EpochLog(keras.callbacks.Callback):
@@ -14,13 +13,17 @@ class EpochLog(keras.callbacks.Callback):
         {"epoch": 2, "epochs": 15, "metrics": {"loss": 0.41, "val_accuracy": 0.93}}
 
     A hyperparameter search reads it while the run goes on (``python -m tfscale.tuning --help``).
-    Put it after the callbacks that add to the logs. A resumed run removes the lines of the epochs
-    that it does again. A value that is not finite is null.
+    Put it after the callbacks that add to the logs. A `fit` removes the lines of its epochs and of
+    those after them, from a run before: a run of several calls gives each but the first its
+    `initial_epoch`. A value that is not finite is null; one that is no number is left out.
 
     Args:
         path: of the file; its folder is made.
         epochs: int, how many the run will have, all its calls of `fit` together; those of the
             present `fit` by default.
+
+    Raises:
+        ValueError: in `fit`, before its first step, if the file has a line that is no epoch's.
 
     Example:
         model.fit(..., callbacks=[tfscale.callbacks.EpochLog("runs/a/epochs.jsonl")])
@@ -43,6 +46,5 @@ class EpochLog(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         if self._active:
-            values = {name: np.asarray(value) for name, value in (logs or {}).items()}
-            metrics = {name: float(v) for name, v in values.items() if v.ndim == 0}
+            metrics = scalars(logs)
             append(self._path, epoch + 1, self._epochs or self.params["epochs"], metrics)

@@ -77,7 +77,7 @@ class Progress(StepCallback):
             return
         if time.monotonic() - self._shown >= self._interval:
             # Only here are the logs fetched, which waits for the device.
-            metrics = _metrics(logs)
+            metrics = scalars(logs)
             self._show(self._line(metrics, self._clock.peek()))
         if self._done == self.params.get("steps"):
             wait_for(logs)
@@ -93,7 +93,7 @@ class Progress(StepCallback):
         if not self._active:
             return
         interval = self._last or self._clock.peek()
-        self._show(self._line(_metrics(logs), interval), True)
+        self._show(self._line(scalars(logs), interval), True)
         if interval.steps:
             found = verdict.judge(interval)
             if found.differs(self._verdict) and (found.cause != "compute" or self._verdict):
@@ -155,9 +155,11 @@ def _workers_of(model):
     return topology_of(model.distribute_strategy).workers
 
 
-def _metrics(logs):
+def scalars(logs):
+    """The single numbers among what Keras logs, by name; text, None and arrays are left out."""
     values = {name: np.asarray(value) for name, value in (logs or {}).items()}
-    return {name: float(value) for name, value in values.items() if value.ndim == 0}
+    numbers = {name: v for name, v in values.items() if v.ndim == 0 and v.dtype.kind not in "OSU"}
+    return {name: float(value) for name, value in numbers.items()}
 
 
 def _duration(seconds):
