@@ -3,13 +3,18 @@
 import os
 
 from experiments import failures
+from experiments.run_checks import SettingsError
+from tfscale.data import service_address
 
 
 def check(run):
-    """Raises ValueError for settings that exclude each other, before anything is loaded."""
-    address = run.data_service or os.environ.get("TFSCALE_DATA_SERVICE")
+    """Raises SettingsError for a data service that cannot be used, before anything is loaded."""
+    try:
+        address = service_address.resolve(run.data_service)
+    except ValueError as error:
+        raise SettingsError(f"{'--' if run.data_service is not None else ''}{error}") from None
     if address and run.cache != "none":
-        raise ValueError(
+        raise SettingsError(
             f"--cache={run.cache} keeps records in this process, and with the data service at "
             f"{address} other processes read them: add --cache=none"
         )
@@ -153,7 +158,7 @@ class SyntheticPictures:
             return 3
         steps = self._run.train_images // global_batch_size
         if not steps:
-            raise ValueError(
+            raise SettingsError(
                 f"--train_images={self._run.train_images} are fewer than a global batch of "
                 f"{global_batch_size}"
             )
@@ -233,9 +238,6 @@ def _cache(run, image_size):
         return run.cache
     budget = run.cache_budget or "auto"
     decoded = round(image_size / 0.875) if run.cache == "decoded" else None
-    try:
-        if run.cache == "disk":
-            return Cache(disk=budget, folder=run.cache_dir)
-        return Cache(memory=budget, decoded=decoded)
-    except ValueError as error:
-        raise ValueError(f"--cache_budget={run.cache_budget}: {error}") from None
+    if run.cache == "disk":
+        return Cache(disk=budget, folder=run.cache_dir)
+    return Cache(memory=budget, decoded=decoded)

@@ -7,6 +7,7 @@ an error, not a run of another kind.
 import itertools
 import math
 
+_LARGE = 1e30  # Times a batch it is still a number of float32.
 # What a field may be, both ends included; of a tuple, each of its values.
 _RANGES = {
     "image_size": (1, math.inf),
@@ -22,18 +23,18 @@ _RANGES = {
     "reference_replicas": (1, math.inf),
     "micro_batches": (1, math.inf),
     "epochs": (1, math.inf),
-    "base_learning_rate": (0, math.inf),
-    "peak_learning_rate": (0, math.inf),
-    "end_learning_rate": (0, math.inf),
+    "base_learning_rate": (0, _LARGE),
+    "peak_learning_rate": (0, _LARGE),
+    "end_learning_rate": (0, _LARGE),
     "warmup_epochs": (0, math.inf),
     "learning_rate_epochs": (0, math.inf),
-    "learning_rate_values": (0, math.inf),
+    "learning_rate_values": (0, _LARGE),
     "momentum": (0, 0.9999),
     "momentum_epochs": (0, math.inf),
     "momentum_values": (0, 0.9999),
-    "weight_decay": (0, math.inf),
-    "lars_trust_coefficient": (1e-9, math.inf),
-    "lars_trust_clip": (0, math.inf),
+    "weight_decay": (0, _LARGE),
+    "lars_trust_coefficient": (1e-9, _LARGE),
+    "lars_trust_clip": (0, _LARGE),
     "label_smoothing": (0, 0.9999),
     "ema": (0, 0.999999),
     "phase_epochs": (1, math.inf),
@@ -64,6 +65,10 @@ _OF_PHASES = (
 )
 
 
+class SettingsError(ValueError):
+    """Settings that do not fit the replicas or the environment; the exit code is that of flags."""
+
+
 def check(run):
     """Raises ValueError, naming the flag, for a `RunConfig` that cannot be run as it says."""
     _check_ranges(run)
@@ -91,6 +96,10 @@ def _check_ranges(run):
 def _check_input(run):
     if run.cache_budget is not None and run.cache == "none":
         raise ValueError(f"--cache_budget={run.cache_budget} has no effect with --cache=none")
+    if run.cache_budget is not None:
+        from tfscale.data import cache_budget  # loads NumPy
+
+        cache_budget.parse("--cache_budget", run.cache_budget)
     if run.rand_augment is not None and not (
         run.rand_augment[0] >= 0 and 0 <= run.rand_augment[1] <= 10
     ):
@@ -103,6 +112,8 @@ def _check_input(run):
             f"--cache_dir={run.cache_dir} has no effect with --cache={run.cache}; it needs "
             "--cache=disk"
         )
+    if run.cache_dir is not None and (not run.cache_dir or "://" in run.cache_dir):
+        raise ValueError(f"--cache_dir={run.cache_dir} must name a folder on a local disk")
     if not run.model_dir:
         raise ValueError("--model_dir is empty; it must name a folder")
     if run.dataset == "synthetic" and run.num_classes is None:
@@ -115,6 +126,11 @@ def _check_phases(run):
             _refuse(run, name, "without --phase_epochs, the epochs of each phase")
         return
     count = len(run.phase_epochs)
+    if not count:
+        raise ValueError(
+            "--phase_epochs is empty: give the epochs of each phase, such as 13,11,3,1, or none "
+            "for a single one"
+        )
     for name in _OF_PHASES:
         values = getattr(run, name)
         if values is not None and len(values) != count:
@@ -132,8 +148,11 @@ def _check_phases(run):
             f"--image_size={run.image_size} is not the size of the last phase (--phase_image_sizes="
             f"{_shown(run.phase_image_sizes)}): make it {run.phase_image_sizes[-1]}"
         )
-    if run.phase_magnitudes and run.rand_augment is None:
+    if run.rand_augment is None:
         _refuse(run, "phase_magnitudes", "without --rand_augment, such as 2,9")
+    elif not run.rand_augment[0]:
+        shown = _shown(run.rand_augment)
+        _refuse(run, "phase_magnitudes", f"with --rand_augment={shown}, which has 0 operations")
 
 
 def _check_batch(run):

@@ -200,7 +200,9 @@ class RunConfig:
         False, "build model and optimizer, print phases, rates, memory, bytes and time; no training"
     )
     trial: bool = _field(
-        False, "three steps of each phase on synthetic data, narrow, with small pictures and batch"
+        False,
+        "three steps of each phase on synthetic data, narrow, with small pictures and batch; in "
+        "MODEL_DIR/trial, anew each time",
     )
     assumed_workers: int | None = _field(
         None, "for --dry_run: workers of the cluster; none = those of TF_CONFIG"

@@ -15,7 +15,12 @@ of the batch; the reference points of MLPerf at 1,632 and 3,264 (rates 7.4 and 1
 
 import dataclasses
 import math
+import os
 
+from experiments.run_checks import SettingsError
+from tfscale.topology import Topology
+
+_DEVICES = "TFSCALE_DEVICES_PER_WORKER"
 # Least global batch, peak learning rate, epochs of warm-up.
 _LARS_TABLE = ((65536, 35.6, 40.0), (32768, 32.0, 14.0), (16384, 25.0, 5.0), (0, 10.0, 5.0))
 _LARS_LEAST = 4096
@@ -35,6 +40,35 @@ def factors(optimizer, reference, batch):
     return new_rate / rate, new_warmup / warmup
 
 
+def expected_topology(run, cluster):
+    """Returns what can be told of a run's replicas before TensorFlow loads.
+
+    Args:
+        run: `RunConfig`.
+        cluster: `tfscale.cluster.ClusterConfig`.
+
+    Returns:
+        `Topology`, of a dry run always; None where TensorFlow has to look for the devices.
+
+    Raises:
+        SettingsError: if the number of devices in the environment is none, or the grid does not
+            hold the workers.
+    """
+    text = os.environ.get(_DEVICES)
+    if text and not (text.strip().isdecimal() and int(text)):
+        raise SettingsError(f"{_DEVICES}={text!r} must be a whole number of at least 1")
+    workers, devices = cluster.num_workers, int(text) if text else None
+    if run.dry_run:
+        workers = run.assumed_workers or workers
+        devices = run.assumed_devices_per_worker or devices or 1
+    elif run.strategy in ("one_device", "tpu"):  # The variable says nothing of their replicas.
+        devices = None
+    try:
+        return devices and Topology(workers, devices, run.worker_grid)
+    except ValueError as error:
+        raise SettingsError(f"--{error}") from None
+
+
 def for_replicas(run, topology):
     """Returns the run as it is on the replicas of a `Topology`, and what changed.
 
@@ -47,7 +81,8 @@ def for_replicas(run, topology):
         `per_replica_batch_size` and `norm_span`; the line is None where nothing changed.
 
     Raises:
-        ValueError: if the batch has less than one example for each replica.
+        SettingsError: if a batch cannot be shared out evenly to the replicas, has too few
+            examples for the micro-batches, or the replicas cannot form the groups of batch norm.
 
     Example:
         >>> run = RunConfig(per_replica_batch_size=16, global_batch_size=64)
@@ -57,6 +92,8 @@ def for_replicas(run, topology):
     replicas, each = topology.num_replicas, run.per_replica_batch_size
     before = run.reference_batch_size or run.global_batch_size
     batch = each * replicas if each else run.global_batch_size
+    flag = f"--per_replica_batch_size={each}" if each else f"--global_batch_size={batch}"
+    _check_share(run, flag, batch, replicas)
     changed = {"global_batch_size": batch, "per_replica_batch_size": None}
     rates = {}
     if run.reference_batch_size is not None:
@@ -67,12 +104,37 @@ def for_replicas(run, topology):
         changed |= rates
         if run.phase_batch_sizes:
             changed["phase_batch_sizes"] = _phase_batches(run, before, batch, replicas)
+    sizes = changed.get("phase_batch_sizes", run.phase_batch_sizes)
+    for size in sizes or ():
+        _check_share(
+            run, f"--phase_batch_sizes={','.join(map(str, sizes))}, of which {size}", size, replicas
+        )
     line = _line(run, before, batch, replicas, rates)
     if run.norm_span is not None:
         examples = max(1, batch // replicas // run.micro_batches)
         changed["norm_group_size"] = group_of(run.norm_span, examples, topology)
         changed["norm_span"] = None
+    else:
+        try:
+            topology.check_group_size(run.norm_group_size)
+        except ValueError as error:
+            raise SettingsError(f"--norm_group_size={run.norm_group_size}: {error}") from None
     return dataclasses.replace(run, **changed), line
+
+
+def _check_share(run, flag, batch, replicas):
+    """Raises SettingsError unless a batch gives each replica as many examples, and enough."""
+    if batch % replicas:
+        raise SettingsError(
+            f"{flag}: {batch} examples cannot be shared out evenly to {replicas} replicas; "
+            f"{-(-batch // replicas) * replicas} can"
+        )
+    each = batch // replicas
+    if each < run.micro_batches:
+        raise SettingsError(
+            f"--micro_batches={run.micro_batches}: {flag} has only {each} for each of the replicas "
+            f"({replicas}); take at most {each} micro-batches, or a larger batch"
+        )
 
 
 def group_of(span, examples, topology):
@@ -124,13 +186,11 @@ def _moved(epochs, peak, to, end):
 
 
 def _phase_batches(run, before, batch, replicas):
-    """Each phase's batch in proportion, as a multiple of the replicas."""
-    if batch < replicas:
-        raise ValueError(
-            f"a global batch of {batch} has no example for each of {replicas} replicas"
-        )
+    """Each phase's batch in proportion, a multiple of the replicas and of enough examples."""
     return tuple(
-        max(1, round(size * batch / before / replicas)) * replicas if size < before else batch
+        max(run.micro_batches, round(size * batch / before / replicas)) * replicas
+        if size < before
+        else batch
         for size in run.phase_batch_sizes
     )
 

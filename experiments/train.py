@@ -28,6 +28,7 @@ from experiments.imagenet import config as imagenet
 from experiments.imagenet import trial
 from experiments.quickstart import config as quickstart
 from experiments.quickstart.datasets import DATASETS, ensure_records
+from experiments.run_checks import SettingsError
 from tfscale.cluster import ClusterConfig
 from tfscale.config import parse
 from tfscale.preflight import meet
@@ -50,7 +51,8 @@ def main(argv=None):
     logging.getLogger("tfscale").setLevel(logging.INFO)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
-        run = trial.reduced(run) if run.trial else run
+        is_trial = run.trial
+        run = trial.reduced(run) if is_trial else run
         inputs.check(run)
         cluster = ClusterConfig.from_env()
         if cluster.is_evaluator:
@@ -60,18 +62,26 @@ def main(argv=None):
                 "has no evaluator: its workers evaluate after every epoch. Start workers only, or "
                 "remove 'evaluator' from the job"
             )
+        topology = scaling.expected_topology(run, cluster)
+        if topology:
+            scaling.for_replicas(run, topology)  # for its errors, which then come at once
         if run.dry_run:
             if cluster.is_leader:
                 from experiments.imagenet import plan
 
-                plan.show(run, cluster)
+                plan.show(run, topology)
             return 0
         with failures.run_folder(Path(run.model_dir)) if cluster.is_leader else nullcontext():
+            if is_trial and cluster.is_leader:
+                trial.start_anew(Path(run.model_dir))
             if run.dataset in DATASETS and cluster.is_leader:
                 ensure_records(run.dataset, Path(run.records_dir).resolve())
             # Before TensorFlow loads: a missing worker shows in seconds, not after minutes.
             meet(cluster, declared=declarations(run), timeout_seconds=run.start_timeout)
             return train(run, cluster)
+    except SettingsError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return 2
     except (Exception, KeyboardInterrupt) as error:
         code = failures.report(error)
         if code is None:
@@ -135,17 +145,13 @@ def train(run, cluster):
         state={
             "data": pictures.fingerprint(),
             "model": run.model,
-            "blur_pool": run.blur_pool,  # which no variable tells of
+            "blur_pool": run.blur_pool,  # which no variable tells of, nor of:
+            "precision": run.precision,
             "image_size": run.image_size,
             "global_batch_size": run.global_batch_size,
         },
     )
-    if resume.is_complete(run.epochs) and (model_dir / "summary.json").exists():
-        if cluster.is_leader:
-            print(
-                f"{model_dir} has its {run.epochs} epochs and is complete; see summary.json there"
-            )
-        return 0
+    is_complete = resume.is_complete(run.epochs) and (model_dir / "summary.json").exists()
 
     phases = inputs.phases(run)
     steps_per_epoch = [pictures.steps_per_epoch(phase.global_batch_size) for phase in phases]
@@ -177,6 +183,15 @@ def train(run, cluster):
         accumulation.accumulate_gradients(model, run.micro_batches)
 
     # ------------------------------------------------------------------ fit
+    if is_complete:
+        # Nothing is trained, but it is an error if the run was another one.
+        progressive.fit(model, phases, phase_data, resume=resume, verbose=0)
+        if cluster.is_leader:
+            print(
+                f"{model_dir} has its {run.epochs} epochs and is complete; see summary.json there"
+            )
+        distribute.gather_values(strategy, "finished", True, timeout_seconds=600)
+        return 0
     scores = {"steps": pictures.eval_steps, "averaged": run.ema is not None, "flip": run.flip_eval}
     compressions = communication.compression_phases(run)
     speeds = [callbacks.Throughput(phase.global_batch_size) for phase in phases]

@@ -305,6 +305,33 @@ def test_a_trial_keeps_what_makes_the_recipe():
     assert light.phase_image_sizes == (32, 32, 56, 72)
 
 
+def test_a_trial_starts_anew_but_removes_no_other_run(tmp_path, monkeypatch, capsys):
+    def trains(run, cluster):
+        folder = tmp_path / "trial"
+        assert str(folder) == run.model_dir and not list(folder.glob("[!.]*"))
+        (folder / "checkpoints").mkdir()
+        (folder / "summary.json").write_text("{}")
+        return 0
+
+    monkeypatch.setattr(train, "train", trains)
+    flags = ["--dataset=synthetic", "--num_classes=2", f"--model_dir={tmp_path}", "--trial"]
+    assert train.main(flags) == 0 == train.main(flags)
+    (tmp_path / "trial" / trial.MARK).unlink()
+    assert train.main(flags) == 2
+    assert "which no --trial has written" in capsys.readouterr().err
+    assert (tmp_path / "trial" / "summary.json").exists()
+
+
+@pytest.mark.parametrize("batch", [8192, 1024])
+def test_phases_keep_an_example_for_each_micro_batch(batch):
+    run = RunConfig(
+        phase_epochs=(8, 7), phase_batch_sizes=(256, 8192), global_batch_size=batch,
+        reference_batch_size=8192, peak_learning_rate=1.0, micro_batches=16,
+    )  # fmt: skip
+    run, _ = scaling.for_replicas(run, Topology(1, 8))
+    assert run.phase_batch_sizes == ({8192: 256, 1024: 128}[batch], batch)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_trial_trains_here(tmp_path, monkeypatch, capsys):
@@ -331,5 +358,8 @@ def test_a_trial_trains_here(tmp_path, monkeypatch, capsys):
     lines = (tmp_path / "trial" / "epochs.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
     assert json.loads(lines[-1])["metrics"]["val_top_5"] == summary["top_5"]
+    # Another trial begins with an empty folder.
+    monkeypatch.setattr(
+        train, "train", lambda run, cluster: len(list(tmp_path.glob("trial/[!.]*")))
+    )
     assert train.main(["--config=light_128", *two_phases, *options, *quick]) == 0
-    assert "is complete" in capsys.readouterr().out

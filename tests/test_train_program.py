@@ -3,6 +3,8 @@
 import json
 import logging
 import re
+import subprocess
+import sys
 import types
 
 import pytest
@@ -30,6 +32,7 @@ def restored_logging():
         "--base_learning_rate=inf",
         "--base_learning_rate=-1",
         "--base_learning_rate=nan",
+        "--base_learning_rate=1e39",
         "--image_size=0",
         "--warmup_epochs=inf",
         "--warmup_epochs=-1",
@@ -47,8 +50,12 @@ def restored_logging():
         "--lars_trust_coefficient=0",
         "--momentum_values=0.9,1",
         "--phase_epochs=1,0",
+        "--phase_epochs=",
         "--phase_min_crop_areas=0.5,2",
         "--train_images=0",
+        "--cache_budget=lots",
+        "--cache_budget=-1GiB",
+        "--cache_dir=",
         "--bucket_bytes=0",
         "--bucket_bytes=many",
         "--compression=zip",
@@ -116,6 +123,14 @@ def test_flags_of_compression_that_do_not_fit(flags, said, capsys):
         ("--phase_epochs=5,10 --phase_image_sizes=8,12", "--image_size=16 is not .* make it 12"),
         ("--phase_epochs=5,10 --phase_batch_sizes=64,32", "meant for, 128 .--global_batch_size"),
         ("--phase_epochs=5,10 --phase_magnitudes=3,9", "no effect without --rand_augment"),
+        (
+            "--phase_epochs=5,10 --phase_magnitudes=3,9 --rand_augment=0,9",
+            "no effect with --rand_augment=0,9, which has 0 operations",
+        ),
+        (
+            "--cache=disk --cache_dir=gs://bucket/cache",
+            "--cache_dir=gs://bucket/cache must name a folder on a local disk",
+        ),
         ("--learning_rate_epochs=0,15", "--learning_rate_epochs needs --learning_rate_values"),
         ("--momentum_values=0.9,0.8", "--momentum_values needs --momentum_epochs"),
         ("--learning_rate_epochs=0,5 --learning_rate_values=1", "as many of one as of the other"),
@@ -156,6 +171,70 @@ def test_settings_without_effect_are_refused(flags, said, capsys):
         train.main(flags.split())
     found = capsys.readouterr().err
     assert re.search(said, found) and found.count("\n") == 1
+
+
+@pytest.mark.parametrize("dry", [False, True])
+@pytest.mark.parametrize(
+    "devices, flags, said",
+    [
+        ("4", "--global_batch_size=7", "--global_batch_size=7: 7 examples .* 4 replicas; 8 can"),
+        ("4", "--global_batch_size=2", "--global_batch_size=2: 2 examples .* 4 replicas; 4 can"),
+        ("4", "--phase_epochs=8,7 --phase_batch_sizes=30,128", "of which 30: .*; 32 can"),
+        ("4", "--norm_group_size=3", "--norm_group_size=3: .* allowed are 1, 2, 4"),
+        ("1", "--norm_group_size=100", "--norm_group_size=100: .* does not divide 1 replicas"),
+        ("2", "--micro_batches=65", "--micro_batches=65: .* only 64 for each of the replicas"),
+        ("1", "--micro_batches=7 --per_replica_batch_size=5", "--per_replica_batch_size=5 has"),
+        ("1", "--worker_grid=2,2", "--worker_grid=.* holds 2 x 2 = 4 workers, but there are 1"),
+        ("x", "", "TFSCALE_DEVICES_PER_WORKER='x' must be a whole number of at least 1"),
+        ("1", "--cache=none --data_service=bad", "--data_service='bad' has no port"),
+        ("1", "--data_service=host:1", "add --cache=none"),
+    ],
+)
+def test_a_dry_run_and_a_run_refuse_the_same_before_anything_else(
+    devices, flags, said, dry, monkeypatch, capsys, tmp_path
+):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setenv("TFSCALE_DEVICES_PER_WORKER", devices)
+    flags = [*flags.split(), "--dataset=synthetic", "--num_classes=9", f"--model_dir={tmp_path}"]
+    assert train.main([*flags, f"--dry_run={dry}"]) == 2
+    found = capsys.readouterr().err
+    assert re.search(said, found) and found.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_settings_are_refused_before_tensorflow_loads():
+    flags = ["--dry_run", "--micro_batches=9", "--global_batch_size=5", "--cache_budget=1GiB"]
+    program = f"import sys\nfrom experiments import train\ncode = train.main({flags})\n"
+    program += "sys.exit(code if 'tensorflow' not in sys.modules else 99)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 2
+
+
+def test_a_complete_run_of_other_settings_is_an_error(monkeypatch, capsys, tmp_path):
+    from tfscale import keras
+
+    def tiny(run, num_classes, image_size):
+        layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(num_classes, "softmax")]
+        return keras.Sequential([keras.Input((image_size, image_size, 3)), *layers])
+
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.delenv("TFSCALE_DEVICES_PER_WORKER", raising=False)
+    monkeypatch.setattr(train.optimization, "build_model", tiny)
+    common = ["--dataset=synthetic", "--num_classes=3", "--global_batch_size=4", "--noexport",
+              "--epochs=2", "--precision=float32", f"--model_dir={tmp_path}"]  # fmt: skip
+    assert train.main(common) == 0
+    summary, said = (tmp_path / "summary.json").read_text(), capsys.readouterr().out
+    assert "accuracy" in said and "is complete" not in said
+    assert train.main(common) == 0
+    assert "has its 2 epochs and is complete" in capsys.readouterr().out
+    for flags, wanted in (
+        (["--phase_epochs=1,1"], "phase 1.epochs = 2, but this run has 1"),
+        (["--precision=mixed_bfloat16"], "state.precision = 'float32', but this run has"),
+        (["--optimizer=sgd", "--momentum=0.5"], "was saved from another model"),
+    ):
+        assert train.main([*common, *flags]) == 1
+        assert wanted in capsys.readouterr().err
+    assert (tmp_path / "summary.json").read_text() == summary
+    keras.mixed_precision.set_global_policy("float32")
 
 
 def test_flags_become_phases_of_compression():

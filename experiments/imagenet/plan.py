@@ -5,23 +5,15 @@ exchange (`tfscale.distribute.cost_model`) from speeds that are assumed, and pri
 """
 
 import math
-import os
 
 from experiments import communication, inputs, optimization, scaling
 from experiments.allreduce.rates import format_rate, parse_rate
 from experiments.allreduce.results import aligned
 from experiments.simulate.networks import Network
-from tfscale.topology import Topology
 
 
-def show(run, cluster):
-    """Prints the plan of a `RunConfig` for the assumed workers, or for those of a cluster."""
-    environment = int(os.environ.get("TFSCALE_DEVICES_PER_WORKER") or 1)
-    topology = Topology(
-        run.assumed_workers or cluster.num_workers,
-        run.assumed_devices_per_worker or environment,
-        run.worker_grid,
-    )
+def show(run, topology):
+    """Prints the plan of a `RunConfig` for the replicas of a `Topology`."""
     run, change = scaling.for_replicas(run, topology)
     if change:
         print(change)

@@ -1,10 +1,14 @@
 """Whether a run works here: the same run, made so small that two cores do it in a minute."""
 
 import dataclasses
+import shutil
+
+from experiments.run_checks import SettingsError
 
 WIDTH = 0.125
 BATCH = 4  # examples of a replica in each micro-batch
 SHRINK = 4
+MARK = ".trial"
 LEAST_SIZE = 32  # what ResNet-50 reduces to one pixel
 
 
@@ -55,6 +59,26 @@ def reduced(run):
         first = min(count, int(first) + 1)
         changed["compression_epochs"] = (first, max(first, int(last)))
     return dataclasses.replace(run, **changed)
+
+
+def start_anew(folder):
+    """Empties the folder of an earlier trial, which would else be resumed, or be complete.
+
+    Args:
+        folder: `Path` of a folder.
+
+    Raises:
+        SettingsError: if another run than a trial lies there, which stays as it is.
+    """
+    found = [path for path in folder.iterdir() if path.name not in (".lock", MARK)]
+    if found and not (folder / MARK).exists():
+        raise SettingsError(
+            f"{folder} holds {found[0].name}, which no --trial has written there: remove the "
+            "folder, or give another --model_dir"
+        )
+    (folder / MARK).touch()
+    for path in found:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _small(size):
