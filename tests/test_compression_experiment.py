@@ -158,6 +158,7 @@ def test_a_file_that_holds_no_results_is_named(tmp_path, capsys, content, messag
         ("--arms=dense,int8,int8", "argument --arms: 'dense,int8,int8' has int8 twice"),
         ("--arms=dense,int9", "argument --arms: int9 not among dense, bfloat16"),
         ("--seeds=0", "argument --seeds: '0' is no"),
+        ("--workers=1", "argument --workers: '1' is no whole number from 2 on"),
         ("--batch=0", "argument --batch: '0' is no"),
         ("--batch=127", "--batch=127 does not divide among 4 devices"),
         ("--learning_rate=nan", "argument --learning_rate: 'nan' is no"),

@@ -60,7 +60,8 @@ def parse(argv):
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add, count = parser.add_argument, flag_ranges.COUNT
-    add("--workers", type=count, default=2, help="processes (default: %(default)s)")
+    # One worker is no job of several, which their strategy is for.
+    add("--workers", type=flag_ranges.whole(2), default=2, help="processes (default: %(default)s)")
     add(
         "--devices_per_worker", type=count, default=2, help="devices in each (default: %(default)s)"
     )
