@@ -138,6 +138,8 @@ def test_ranks_with_ties_nan_infinities_and_labels_that_are_none():
         rank_of_label(tf.constant(odd), tf.constant([1, 0, 0, 1, -1, 2])),
         [never, never, 0, 1, never, never],
     )
+    fractions = rank_of_label(tf.zeros([3, 2]), tf.constant([0.7, np.nan, 1.0]))
+    np.testing.assert_array_equal(fractions, [never, never, 1])
 
 
 def test_a_nan_output_is_never_right_though_the_classes_are_few():
@@ -262,6 +264,16 @@ def test_what_cannot_be_evaluated_is_named():
     refused("dataset is a tuple", (x, y), error=TypeError)
     refused(r"elements of the dataset are \(x, y\)", tf.data.Dataset.from_tensor_slices(x).batch(4))
     refused(r"top=\(0, 5\)", batches(x, y), top=(0, 5))
+    refused("are single examples, .* dataset.batch", tf.data.Dataset.from_tensor_slices((x, y)))
+    text = np.array(["a"] * 8)
+    refused("y and weight tensors of numbers, not .*string", batches(x, text))
+    ragged = tf.ragged.constant([[0]] * 8, tf.int64)
+    refused("y and weight tensors of numbers, not .*Ragged", batches(x, ragged))
+    doubled = tf.data.Dataset.from_tensors((x, y, np.ones([8, 2])))
+    refused(r"weights of shape \(8, 2\) are not one for each example", doubled)
+    another = mirrored(1).experimental_distribute_dataset(batches(x, y))
+    message = r"by another strategy, .* \(replicas: 1\), than .*MirroredStrategy \(replicas: 2\)"
+    refused(message, another)  # it would count twice
     weighted = tf.data.Dataset.from_tensor_slices((x, y, np.linspace(0, 1, 8))).batch(4)
     refused("6 examples have a weight other than 0 and 1", weighted)
     refused(r"labels of shape \(None, 3\)", batches(x, np.zeros([8, 3])))

@@ -58,9 +58,16 @@ def test_every_few_epochs_and_after_the_last():
     assert seen == [False, True, False, True, True]
     with pytest.raises(ValueError, match="every=0"):
         Evaluation(batches(*examples(8)), every=0)
-    endless = Evaluation(batches(*examples(8)).repeat())
-    with pytest.raises(ValueError, match="no end"):  # before the first epoch
-        model.fit(batches(*examples(8)), verbose=0, callbacks=[log, endless])
+    data = batches(*examples(8))
+    for message, wrong in (  # before the first epoch
+        ("no end", Evaluation(data.repeat())),
+        ("use_ema=True", Evaluation(data, averaged=True)),
+        ("steps=0", Evaluation(data, steps=0)),
+        ("flip=True mirrors pictures", Evaluation(data, flip=True)),
+        ("single examples", Evaluation(data.unbatch())),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.fit(data, verbose=0, callbacks=[log, wrong])
     assert len(seen) == 5
 
 

@@ -6,11 +6,11 @@ import weakref
 import tensorflow as tf
 
 from tfscale._keras import check_model, keras
-from tfscale._keras.averages import averaged_weights
+from tfscale._keras.averages import averaged_weights, averaging_optimizer
 from tfscale._keras.training_state import is_read_synchronised
 from tfscale.distribute import _tf_private
 from tfscale.distribute.agreement import agree, gather_values
-from tfscale.evaluation_step import EvaluationStep
+from tfscale.evaluation_step import EvaluationStep, check_elements
 from tfscale.layers.moving_statistics import merge_moving_statistics
 
 
@@ -33,8 +33,10 @@ def evaluate(
     over the examples whatever reduction it has.
 
     Equal outputs rank by class number, the lower first, as with argmax. An example with a NaN
-    among its outputs is never right, nor one whose label is no class. Where there are no more
-    than k classes, all others are right.
+    among its outputs is never right, nor one whose label is no class, as far as the loss takes
+    such a label: with Keras's sparse_categorical_crossentropy it is a
+    `tf.errors.InvalidArgumentError` (on a GPU, a loss of NaN). Where there are no more than k
+    classes, all others are right: `top_5` of 5 classes is 1.
 
     Before it begins, what the replicas have of their own (moving statistics of batch norm, and
     all other variables that are synchronised on reading) is set to the replicas' mean for good,
@@ -45,8 +47,8 @@ def evaluate(
     Args:
         model: compiled Keras model with one output: ``[batch, classes]``, 2 classes at least;
             any shape where `top` is empty.
-        dataset: `tf.data.Dataset` of global batches, or a dataset that the model's strategy has
-            distributed. Elements are (x, y) or (x, y, weight): y a class number ``[batch]`` or
+        dataset: `tf.data.Dataset` of global batches, or a dataset that the model's own strategy
+            has distributed. Elements are (x, y) or (x, y, weight): y a class number ``[batch]`` or
             ``[batch, 1]``, or a row for each class (its highest entry is the class); weight 1, or
             0 for padding, which counts nowhere. Batches may differ in size and be empty. It is
             read from its beginning.
@@ -64,7 +66,8 @@ def evaluate(
 
     Raises:
         ValueError: for an endless dataset without `steps`, one that ends before them or has no
-            example, weights other than 0 and 1, outputs that are no probabilities with `flip`, a
+            example, one of single examples or of another strategy, labels or weights that are no
+            numbers, weights other than 0 and 1, outputs that are no probabilities with `flip`, a
             loss that gives no value for each example, or workers that ask for different things.
         TimeoutError, RuntimeError: if a worker does not come, or has ended; names it.
 
@@ -77,10 +80,8 @@ def evaluate(
     Source: the definitions; flip: Krizhevsky et al., "ImageNet classification with deep
     convolutional neural networks", 2012, section 4.1 (there with crops as well).
     """
-    check_model(model)
-    _check_arguments(model, steps, top)
+    data = prepared(model, dataset, steps, averaged=averaged, flip=flip, top=top)
     strategy = model.distribute_strategy
-    data = distribute(strategy, dataset, steps)
     # Before the first collective, in which a worker that is alone would wait without a word.
     asked = {"steps": steps, "averaged": averaged, "flip": flip, "top": list(top)}
     agree(strategy, "what to evaluate", asked, timeout_seconds)
@@ -91,6 +92,20 @@ def evaluate(
     return _means(parts, top)
 
 
+def prepared(model, dataset, steps, *, averaged, flip, top=(1, 5)):
+    """Returns the data as `evaluate` reads it; raises for what is known to be wrong beforehand.
+
+    Args: see `evaluate`. That the optimizer has taken a step is not asked with `averaged`.
+    """
+    check_model(model)
+    _check_arguments(model, steps, top)
+    if averaged:
+        averaging_optimizer(model)
+    if hasattr(dataset, "element_spec"):
+        check_elements(dataset.element_spec, flip)
+    return distribute(model.distribute_strategy, dataset, steps)
+
+
 def distribute(strategy, dataset, steps=None):
     """Returns `dataset` as `strategy` reads it; one that is distributed already, as it is.
 
@@ -99,8 +114,8 @@ def distribute(strategy, dataset, steps=None):
         dataset, steps: see `evaluate`.
 
     Raises:
-        TypeError, ValueError: for what is no dataset, or has no end though `steps` is None; or
-            if every worker would read all of it.
+        TypeError, ValueError: for what is no dataset, or has no end though `steps` is None; if
+            every worker would read all of it; or if another strategy has distributed it.
     """
     is_distributed = isinstance(dataset, tf.distribute.DistributedDataset)
     if not is_distributed and not isinstance(dataset, tf.data.Dataset):
@@ -109,6 +124,7 @@ def distribute(strategy, dataset, steps=None):
     if steps is None and int(cardinality) == tf.data.INFINITE_CARDINALITY:
         raise ValueError("the dataset has no end: give steps, or leave out repeat()")
     if is_distributed:
+        _check_strategy(strategy, _tf_private.strategy_of(dataset))
         return dataset
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if _tf_private.num_workers(strategy) > 1 and policy == (
@@ -120,6 +136,17 @@ def distribute(strategy, dataset, steps=None):
             "input context (tfscale.data.eval_dataset takes it), or the policy DATA"
         )
     return strategy.experimental_distribute_dataset(dataset)
+
+
+def _check_strategy(strategy, other):
+    """Refuses another strategy than the model's, whose replicas would read other batches."""
+    if other is strategy or strategy.num_replicas_in_sync == other.num_replicas_in_sync == 1:
+        return
+    names = [f"{type(s).__name__} (replicas: {s.num_replicas_in_sync})" for s in (other, strategy)]
+    raise ValueError(
+        f"the dataset was distributed by another strategy, {names[0]}, than the model's, "
+        f"{names[1]}: distribute it with model.distribute_strategy, or give the plain dataset"
+    )
 
 
 def _check_arguments(model, steps, top):

@@ -5,6 +5,7 @@ import weakref
 import tensorflow as tf
 
 from tfscale._keras.example_loss import per_example_loss, takes_logits
+from tfscale.distribute import _tf_private
 from tfscale.distribute.lost_workers import explain_lost_worker
 
 # Of a row of probabilities: bfloat16 has 8 bits, and a softmax may have thousands of classes.
@@ -76,7 +77,7 @@ class EvaluationStep:
 
     def _count(self, batch):
         """The sums of a replica's batch."""
-        x, y, weight = _parts(batch)
+        x, y, weight = (*batch, None)[:3]
         if y.shape[0]:
             return self._count_examples(x, y, weight)
         # A convolution over an empty batch is an error in some of TensorFlow's kernels.
@@ -110,6 +111,44 @@ class EvaluationStep:
             "no_probabilities": _count_true(no_probabilities & counts),
             "right": tf.concat(right, axis=0),
         }
+
+
+def check_elements(spec, flip):
+    """Refuses elements of a dataset that cannot be counted, before any is read.
+
+    Args:
+        spec: the dataset's `element_spec`, plain or distributed.
+        flip: `bool`, whether x has to be pictures.
+
+    Raises:
+        ValueError: for elements that are not batches of (x, y) or (x, y, weight).
+    """
+    # Of a distributed dataset, the first replica's.
+    parts = spec if isinstance(spec, tuple) else (spec,)
+    x, *others = (_tf_private.first_replica_spec(part) for part in parts)
+    if len(others) not in (1, 2) or not all(_is_numbers(part) for part in others):
+        raise ValueError(
+            "elements of the dataset are (x, y) or (x, y, weight), y and weight tensors of "
+            f"numbers, not {spec}"
+        )
+    if any(part.shape.rank == 0 for part in others):
+        raise ValueError(
+            f"elements of the dataset are single examples, {spec}: make batches of them, with "
+            "dataset.batch(global_batch_size)"
+        )
+    shape = others[-1].shape
+    if len(others) == 2 and (shape.rank or 1) > 1 and shape[1:].num_elements() != 1:
+        raise ValueError(f"weights of shape {shape} are not one for each example: wanted [batch]")
+    if flip and not (isinstance(x, tf.TensorSpec) and x.shape.rank in (4, None)):
+        raise ValueError(
+            f"flip=True mirrors pictures [batch, height, width, channels], but x is {x}"
+        )
+
+
+def _is_numbers(spec):
+    dtype = getattr(spec, "dtype", tf.string)
+    numbers = dtype.is_floating or dtype.is_integer or dtype.is_bool
+    return isinstance(spec, tf.TensorSpec) and numbers
 
 
 def rank_of_label(outputs, labels):
@@ -147,8 +186,9 @@ def rank_of_label(outputs, labels):
             f"labels of shape {labels.shape} with outputs of shape {outputs.shape}: expected "
             f"class numbers [batch], or a row of {classes} for each example"
         )
-    labels = tf.cast(labels, tf.int64)
-    is_class = (labels >= 0) & (labels < classes)
+    given, labels = labels, tf.cast(labels, tf.int64)
+    # A fraction is no class, nor is NaN.
+    is_class = (labels >= 0) & (labels < classes) & (tf.cast(labels, given.dtype) == given)
     labels = tf.clip_by_value(labels, 0, classes - 1)[:, tf.newaxis]
     own = tf.gather(outputs, labels, batch_dims=1)
     lower = tf.range(classes, dtype=tf.int64)[tf.newaxis] < labels
@@ -159,11 +199,6 @@ def rank_of_label(outputs, labels):
 
 def _mean_with_mirrored(model, x, outputs):
     """Outputs for pictures and their mirror images as one, and which are no probabilities."""
-    if not tf.is_tensor(x) or x.shape.rank != 4:
-        raise ValueError(
-            "flip=True mirrors pictures [batch, height, width, channels], but x is "
-            f"{tf.nest.map_structure(lambda part: part.shape, x)}"
-        )
     mirrored = model(tf.reverse(x, axis=[2]), training=False)
     if takes_logits(model, outputs):
         # Logarithms of probabilities are logits too.
@@ -173,15 +208,6 @@ def _mean_with_mirrored(model, x, outputs):
     mean = (outputs + mirrored) / 2
     off = tf.abs(tf.reduce_sum(tf.cast(mean, tf.float32), axis=-1) - 1) > _SUM_TOLERANCE
     return mean, off | tf.reduce_any(mean < 0, axis=-1)
-
-
-def _parts(batch):
-    if not isinstance(batch, tuple) or len(batch) not in (2, 3) or not tf.is_tensor(batch[1]):
-        shapes = tf.nest.map_structure(lambda part: part.shape, batch)
-        raise ValueError(
-            f"elements of the dataset are (x, y) or (x, y, weight) with a tensor y, not {shapes}"
-        )
-    return (*batch, None)[:3]
 
 
 def _counted(weight, examples):

@@ -47,14 +47,20 @@ def averaged_weights(model):
             variable.assign(value)
 
 
-def _averages(model):
-    """Pairs of each trainable variable and its average."""
+def averaging_optimizer(model):
+    """Returns the optimizer that keeps the averages; raises ValueError if it keeps none."""
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     if not getattr(optimizer, "use_ema", False):
         raise ValueError(
             f"the optimizer of {model.name}, {type(optimizer).__name__}, keeps no moving average "
             "of the weights: make it with use_ema=True, or evaluate with averaged=False"
         )
+    return optimizer
+
+
+def _averages(model):
+    """Pairs of each trainable variable and its average."""
+    optimizer = averaging_optimizer(model)
     averages = getattr(optimizer, "_model_variables_moving_average", None)
     if averages is None:
         raise ValueError(

@@ -1,13 +1,15 @@
 """`Evaluation`: the exact validation of an epoch, the same number on every worker."""
 
 from tfscale._keras.training_state import StepCallback
-from tfscale.evaluation import distribute, evaluate
+from tfscale.evaluation import evaluate, prepared
 
 
 class Evaluation(StepCallback):
     """Puts the exact loss and accuracy over a data set into the logs of an epoch.
 
         val_loss, val_accuracy (= top 1), val_top_5      see `tfscale.evaluation.evaluate`
+
+    Where there are no more than 5 classes, `val_top_5` is 1.
 
     Put it first in the list, and give `fit` no `validation_data`: the callbacks behind it, and
     the history, see the numbers as those of any validation. They are equal on all workers to the
@@ -23,7 +25,9 @@ class Evaluation(StepCallback):
         dataset: `tf.data.Dataset` of global batches, or one that the model's strategy has
             distributed; (x, y) or (x, y, weight of 1 or 0).
         steps: `int`, global batches to read; None for all.
-        every: `int`, after how many epochs each; the last epoch is evaluated in any case.
+        every: `int`, after how many epochs each; the last of the epochs that `fit` was given is
+            evaluated in any case. The one after which a callback stops is not: nothing knows of
+            it yet.
         averaged: `bool`, evaluate the moving average of the weights (``use_ema=True``).
         flip: `bool`, take the mean of the probabilities of a picture and of its mirror image.
 
@@ -45,7 +49,7 @@ class Evaluation(StepCallback):
 
     def on_train_begin(self, logs=None):
         # Here and not at the end of an epoch, when what is wrong with it has cost an epoch.
-        self._data = distribute(self.model.distribute_strategy, self._dataset, self._steps)
+        self._data = prepared(self.model, self._dataset, self._steps, **self._options)
 
     def on_epoch_end(self, epoch, logs=None):
         if (epoch + 1) % self._every and epoch + 1 != self.params.get("epochs"):

@@ -238,7 +238,8 @@ def eval_dataset(
             image_size, crop_fraction,
         )  # fmt: skip
         rows, height_width = rows_lib.RectangularRows(*arguments_of_rows, plan), (None, None)
-        logger.info("%d sizes of pictures, each a trace of the model: %s", len(plan.shapes),
+        logger.info("%d size%s of pictures, each a trace of the model: %s", len(plan.shapes),
+                    "" if len(plan.shapes) == 1 else "s",
                     ", ".join(f"{h} x {w}" for h, w in plan.shapes))  # fmt: skip
     else:
         rows = rows_lib.Rows(*arguments_of_rows)

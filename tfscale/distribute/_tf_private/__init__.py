@@ -10,6 +10,7 @@ from tfscale.distribute._tf_private.cross_device_ops import (
     destination_of,
 )
 from tfscale.distribute._tf_private.device_datasets import leave_untuned
+from tfscale.distribute._tf_private.distributed_datasets import first_replica_spec, strategy_of
 from tfscale.distribute._tf_private.groups import (
     CollectiveGroup,
     collective_group,
@@ -45,6 +46,7 @@ __all__ = [
     "delete_key",
     "destination_of",
     "failed_workers",
+    "first_replica_spec",
     "get_key",
     "has_key_value_store",
     "heartbeat_seconds",
@@ -56,6 +58,7 @@ __all__ = [
     "regroup",
     "runtime_started",
     "same_device",
+    "strategy_of",
     "worker_errors",
     "worker_index",
     "worker_names",
