@@ -191,7 +191,10 @@ if flags["kind"] == "folder":
     os.mkdir(path)
     sys.exit()
 line = '{"epoch": %d, "epochs": 2, "metrics": {"val_accuracy": %s}}'
-last = {"nan": line % (2, "null"), "bad": "oops", "torn": line[:9], "whole": line % (2, 0.5)}
+if flags["kind"] == "empty":
+    line = '{"epoch": %d, "epochs": 2, "metrics": {}}' + "%.0s"
+whole = line % (2, 0.5)
+last = {"empty": "", "nan": line % (2, "null"), "bad": "oops", "torn": whole[:9], "whole": whole}
 end = "" if flags["kind"] in ("torn", "whole") else chr(10)
 with open(path, "w") as file:
     file.write(line % (1, 0.25) + chr(10) + last[flags["kind"]] + end)
@@ -238,6 +241,11 @@ def test_the_search_ends_when_all_of_the_first_trials_fail(tmp_path):
 def test_a_metric_that_is_not_there_ends_the_search(tmp_path):
     with pytest.raises(SearchError, match="no metric 'val_acc'.*is one of val_accuracy"):
         run(tmp_path, metric="val_acc")
+    program = tmp_path / "program.py"
+    program.write_text(WRITER)
+    settings = Settings(folder=str(tmp_path / "none"))
+    with pytest.raises(SearchError, match="no metric 'val_accuracy' for its epochs; it writes no"):
+        search(lambda trial: {"kind": "empty"}, [str(program)], (), settings, fields={"kind": str})
     # The mended command goes on in the same folder.
     report, _ = run(tmp_path, trials=1)
     assert report.best["value"] > 0
@@ -319,7 +327,7 @@ def test_a_search_on_another_machine_that_falls_silent_loses_its_trials(tmp_path
     monkeypatch.setattr(storages, "SILENCE_SECONDS", 1)
     settings = Settings(folder=str(tmp_path), trials=2)
     store = Store(settings, {})
-    with owners.Owner(tmp_path) as owner:
+    with owners.Owner(tmp_path, store.id) as owner:
         owner.card["host"] = "elsewhere"
         trial = store.ask(owner)
         momentum = trial.suggest_float("momentum", 0.0, 1.0)
@@ -357,7 +365,7 @@ def test_a_trial_that_another_search_took_over_is_dropped(tmp_path):
 
 def test_a_trial_whose_search_dies_each_time_is_given_up(tmp_path):
     store = Store(Settings(folder=str(tmp_path), trials=1), {})
-    with owners.Owner(tmp_path) as owner:
+    with owners.Owner(tmp_path, store.id) as owner:
         for _ in range(4):
             assert store.place_left()
             store.tell(store.ask(owner), stores.TrialState.FAIL)
@@ -369,9 +377,28 @@ def test_other_settings_do_not_go_on_with_a_search(tmp_path):
     run(tmp_path, trials=1)
     with pytest.raises(ValueError, match="other settings: flags was .*--folder or --name"):
         run(tmp_path, "--epochs=5", trials=1)
+
+
+def test_searches_of_several_names_share_a_folder_but_no_files(tmp_path):
+    first, _ = run(tmp_path, trials=1)
+    seen = {path: path.read_text() for path in tmp_path.glob("[!.t]*")}
+    assert {path.name for path in seen} == {"best.sh", "results.csv", "results.json"}
     report, _ = run(tmp_path, "--epochs=5", trials=1, name="another")
     assert len(report.rows[0]["scores"]) == 5
-    # Its folder had the number of the first one's.
+    home = tmp_path / "search-another"
+    assert report.rows[0]["folder"] == str(home / "trial-0000")
+    assert {path.name for path in home.glob("[!.]*")} == {
+        "trial-0000",
+        *(path.name for path in seen),
+    }
+    assert f"--model_dir={home}/best" in report.best["command"]
+    assert all(path.read_text() == text for path, text in seen.items())
+    epochs = Path(first.rows[0]["folder"], "epochs.jsonl").read_text().splitlines()
+    assert len(epochs) == len(first.rows[0]["scores"]) == 3
+    # Of a storage that was removed, what there is is kept, and not gone on with.
+    (tmp_path / "trials.db").unlink()
+    again, _ = run(tmp_path, trials=1)
+    assert len(again.rows[0]["scores"]) == 3
     assert (tmp_path / "trial-0000-old1" / "epochs.jsonl").exists()
 
 

@@ -60,6 +60,10 @@ def test_a_range_is_its_text(text, item):
         ("int:0.5:2", "low is 0.5, which is no whole number"),
         ("0:inf", "no finite number"),
         ("a,a", "a is there twice"),
+        ("0.1,x,0.10", "0.1 and 0.10 are one number"),
+        ("0:1:1e-300", "0:1:1e-300: the step is too small"),
+        ("-1:0:1e-310", "the step is too small"),
+        ("-1e308:1e308", "too far apart"),
     ],
 )
 def test_what_is_no_range_is_said_to_be_none(text, said):
@@ -151,6 +155,40 @@ def test_a_function_is_checked_when_it_draws():
         given = wrong
         with pytest.raises(ValueError, match=said):
             space.draw(None)
+
+
+def broken(trial):
+    return {"momentum": {}["a"]}
+
+
+def changing(trial):
+    trial.suggest_float("momentum", 0, 1)
+    return {"momentum": trial.suggest_int("momentum", 0, 1)}
+
+
+@pytest.mark.parametrize(
+    "function, said",
+    [
+        (broken, r"space test.*:broken failed at line \d+ of .*_space.py: KeyError: 'a'"),
+        (changing, r"changing failed at line \d+ of .*_space.py: ValueError: Cannot set different"),
+    ],
+)
+def test_a_function_that_fails_is_named(function, said):
+    import optuna
+
+    trial = optuna.create_study().ask()
+    with pytest.raises(ValueError, match=said):
+        Space(function, FIELDS).draw(trial)
+
+
+@pytest.mark.parametrize("space", [3, ["momentum"], "momentum=0:1"])
+def test_what_is_no_space_is_named(space):
+    with pytest.raises(ValueError, match="neither a dict of field to range nor a function"):
+        Space(space, FIELDS)
+
+
+def test_choices_of_a_text_field_may_be_one_number():
+    assert Space({"x": "1.1,1.10"}, {"x": str}).describe() == {"x": "1.1,1.10"}
 
 
 def test_a_space_of_unknown_fields_is_text():
@@ -249,6 +287,7 @@ def test_what_the_environment_sets_wins_over_a_trial_s_share():
         ("a.py --space x=1:2 --trial_timeout=0", "wanted seconds above 0"),
         ("a.py --space x=1:2 --folder=", "--folder is empty"),
         ("a.py --space x=1:2 --seed=-1", "--seed=-1 is out of range"),
+        ("a.py --space x=1:2 --name=a/b", "--name=a/b holds a slash"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(words, said, capsys):

@@ -1,9 +1,9 @@
 """Hyperparameter search: ``python -m tfscale.tuning --help``."""
 
 import os
+import shlex
 import signal
 import sys
-from pathlib import Path
 
 
 def main(argv=None):
@@ -43,12 +43,12 @@ def finish(report, settings):
     _show(f"\n{report.table()}\n")
     if settings.plots:
         _plot(report, settings)
-    _show(f"results: {Path(settings.folder) / 'results.json'}, results.csv")
+    _show(f"results: {settings.home / 'results.json'}, results.csv")
     best = report.best
     if best is None:
         return _say("no trial has succeeded", 1)
     _show(f"best: trial {best['number']}, {settings.metric} {best['value']:.6g}. To run it:")
-    _show(f"  sh {Path(settings.folder) / 'best.sh'}   (takes more flags), which is")
+    _show(f"  sh {shlex.quote(str(settings.home / 'best.sh'))}   (takes more flags), which is")
     _show(f"  {best['command']}")
     return 0
 
@@ -58,7 +58,7 @@ def _plot(report, settings):
     try:
         from tfscale.tuning.plots import plot
 
-        plots = plot(report.study, settings.metric, Path(settings.folder) / "plots")
+        plots = plot(report.study, settings.metric, settings.home / "plots")
         _show(f"plots: {', '.join(map(str, plots)) or 'none yet'}")
     except ImportError:
         _show('no plots: pip install "tfscale[plots]"')

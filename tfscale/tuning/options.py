@@ -48,7 +48,8 @@ example: tune the quickstart (a few minutes on two cores)
   only table and plots:  python -m tfscale.tuning --folder=runs/tuning --report
 
 in the folder: trials.db (the storage), trial-0007/ (run folder, output.log), results.json,
-results.csv, best.sh (the best run, ready to start), plots/
+results.csv, best.sh (the best run, ready to start), plots/; of a search with a --name of its own
+all but the storage in search-NAME/
 
 exit code: 0; 1 if no trial succeeded or the search gave up; 2 if something is wrong with the
 command line; 130 after Ctrl-C.

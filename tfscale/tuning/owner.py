@@ -22,21 +22,29 @@ class Owner:
 
     Args:
         folder: path of the search, for the lock file.
+        study: `str` that no other study has. Searches on one folder must have the same: they
+            would move each other's run folders aside.
+
+    Raises:
+        ValueError: on entering: a search on another study uses the folder now.
 
     Example:
 
-    >>> with Owner("runs/tuning") as owner:
+    >>> with Owner("runs/tuning", store.id) as owner:
     ...     describe(owner.card)
     'the search of process 4711 on here (taken for dead after 60 s of silence)'
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder, study):
         folder = Path(folder).resolve() / ".searches"
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self._study = study
         self._file = open(self._path, "w")  # noqa: SIM115
+        self._file.write(study)
+        self._file.flush()
         with contextlib.suppress(OSError):  # A file system without locks: the heartbeat remains.
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, fcntl.LOCK_EX)  # Waits while another looks whether it is held.
         self.scratch = tempfile.mkdtemp(prefix=_SCRATCH)
         self.card = {
             "host": socket.gethostname(),
@@ -46,11 +54,29 @@ class Owner:
         }
 
     def __enter__(self):
+        # Each has said its own before it looks, so that of two at once one sees the other.
+        for path in self._path.parent.iterdir():
+            if _study_of_living(path) not in (None, self._study):
+                self.__exit__()
+                raise ValueError(
+                    f"{path.parent.parent} is in use by a search on another storage, of process "
+                    f"{path.name.partition('-')[0]}; give another --folder or --name"
+                )
         return self
 
     def __exit__(self, *_):
         _remove(self.card)
         self._file.close()
+
+
+def _study_of_living(path):
+    """What the search with this lock file works on; None if it is dead."""
+    with contextlib.suppress(OSError), open(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return file.read()
+    return None
 
 
 @contextlib.contextmanager

@@ -30,9 +30,9 @@ class Progress:
         if settings.devices_per_worker:
             each += f" x {settings.devices_per_worker}"
         self._notify(
-            f"search {settings.name!r} in {settings.folder}: {settings.trials} trials, "
+            f"search {settings.name!r} in {settings.home}: {settings.trials} trials, "
             f"{settings.parallel} at a time, {each}; {settings.direction} {settings.metric}; "
-            f"storage {shown(settings.storage_url)}"
+            f"storage {shown(settings)}"
         )
         self._notify(f"space: {_pairs(space)}")
         done = sum(trial.state.is_finished() and counts(trial) for trial in trials)

@@ -27,6 +27,8 @@ class Range:
                 raise ValueError(f"{self}: {name} is {value!r}, which is no whole number")
         if not self.low < self.high:
             raise ValueError(f"{self}: the low end must be below the high end")
+        if not math.isfinite(float(self.high) - float(self.low)):
+            raise ValueError(f"{self}: the ends are too far apart for a float")
         if self.log and self.low <= 0:
             raise ValueError(f"{self}: a logarithmic range begins above 0")
         if self.log and self.step is not None:
@@ -34,6 +36,8 @@ class Range:
         if self.step is not None:
             if self.step <= 0:
                 raise ValueError(f"{self}: the step must be above 0")
+            if self.low + self.step == self.low or self.high - self.step == self.high:
+                raise ValueError(f"{self}: the step is too small to change the ends")
             steps = (self.high - self.low) / self.step
             if abs(steps - round(steps)) > 1e-9 * max(1, steps):
                 last = self.low + math.floor(steps) * self.step
@@ -173,7 +177,8 @@ def read_range(text, whole=False, read=str):
         text: `str`: ``0.8:0.95``, ``0:1:0.25`` (steps), ``log:1:64``, ``int:0:5``,
             ``logint:16:512`` or ``lars,sgd``.
         whole: `bool`, the field takes whole numbers only, so that ``int:`` is not needed.
-        read: function of `str` that gives the value of a choice. Defaults to the text itself.
+        read: function of `str` that gives the value of a choice. Defaults to the text itself,
+            where two texts of one number are one value.
 
     Raises:
         ValueError: the text has none of these forms.
@@ -189,6 +194,8 @@ def read_range(text, whole=False, read=str):
         values = [word.strip() for word in text.split(",")]
         if len(values) < 2 or "" in values:
             raise ValueError(f"{text!r} is no range; wanted {_FORMS}")
+        if read is str:
+            _refuse_equal_numbers(values)
         return Choice(tuple(read(value) for value in values))
     try:
         numbers = [float(word) for word in words]
@@ -201,6 +208,17 @@ def read_range(text, whole=False, read=str):
     if whole:
         low, high, *step = (int(n) if n.is_integer() else n for n in numbers)
     return Range(low, high, *(step or [None]), log="log" in kind, whole=whole)
+
+
+def _refuse_equal_numbers(texts):
+    seen = {}
+    for text in texts:
+        try:
+            first = seen.setdefault(float(text), text)
+        except ValueError:
+            continue
+        if first != text:
+            raise ValueError(f"choice {','.join(texts)}: {first} and {text} are one number")
 
 
 def _kept(value):

@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 
 from tfscale.tuning.program import Program
 from tfscale.tuning.progress import best_of, duration, short
-from tfscale.tuning.storage import open_storage
+from tfscale.tuning.storage import open_storage, storage_file
 from tfscale.tuning.store import counts
 
 _ORDER = {"complete": 0, "pruned": 1, "running": 2, "waiting": 3, "failed": 4}
@@ -57,7 +57,7 @@ class Report:
         trial = best_of(self._trials(), self._settings.maximize)
         if trial is None:
             return None
-        folder = Path(self._settings.folder) / "best"
+        folder = self._settings.home / "best"
         command = self._program.ready_command(trial.user_attrs["flags"], folder)
         return {**self._row(trial), "command": command}
 
@@ -73,9 +73,9 @@ class Report:
         )
 
     def write(self):
-        """Writes ``results.json``, ``results.csv`` and ``best.sh`` into the search's folder."""
-        folder, settings, best = Path(self._settings.folder), self._settings, self.best
-        rows = self.rows
+        """Writes ``results.json``, ``results.csv`` and ``best.sh`` into the search's home."""
+        settings, rows, best = self._settings, self.rows, self.best
+        folder = settings.home
         results = {
             "name": settings.name,
             "metric": settings.metric,
@@ -158,9 +158,11 @@ def existing(settings):
     Raises:
         ValueError: there is no such search.
     """
-    folder = Path(settings.folder)
-    none = f"{folder} holds no search {settings.name!r}; --folder, --storage or --name is another"
-    if settings.storage is None and not (folder / "trials.db").exists():
+    none = (
+        f"{settings.folder} holds no search {settings.name!r}; --folder, --storage or --name is "
+        "another"
+    )
+    if settings.storage is None and not storage_file(settings).exists():
         raise ValueError(none)
     try:
         study = optuna.load_study(study_name=settings.name, storage=open_storage(settings))

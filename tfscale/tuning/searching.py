@@ -30,10 +30,10 @@ _TICK_SECONDS, _LOOK_AROUND_SECONDS = 0.05, 3.0
 def search(space, program, flags=(), settings=None, *, fields=None, notify=print):
     """Searches hyperparameters of a training program; each trial is processes of its own.
 
-    A trial is ``PROGRAM FLAGS --FIELD=VALUE ... --model_dir=FOLDER/trial-0007``, and is judged by
-    the lines that `tfscale.callbacks.EpochLog` writes to ``epochs.jsonl`` there. The results
-    (``results.json``, ``results.csv``, ``best.sh``) lie in the folder of the search after every
-    trial. Called again with the same arguments it goes on where it was.
+    A trial is ``PROGRAM FLAGS --FIELD=VALUE ... --model_dir=HOME/trial-0007``, and is judged by the
+    lines that `tfscale.callbacks.EpochLog` writes to ``epochs.jsonl`` there. The results
+    (``results.json``, ``results.csv``, ``best.sh``) lie in ``HOME``, the search's `Settings.home`,
+    after every trial. Called again with the same arguments it goes on where it was.
 
     Args:
         space: mapping of field to range, or a function of an Optuna trial that returns ``{field:
@@ -49,7 +49,8 @@ def search(space, program, flags=(), settings=None, *, fields=None, notify=print
         A `Report`: its `rows`, best first, and `best`.
 
     Raises:
-        ValueError: the space, the program or the storage is not in order; before any trial.
+        ValueError: the space, the program, the folder or the storage is not in order, or a search
+            on another storage uses the folder; before any trial.
         SearchError: all of the first ``settings.give_up_after`` trials failed, or the metric is
             not among those that the program writes.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when the trials have been stopped; they will
@@ -73,7 +74,13 @@ def search(space, program, flags=(), settings=None, *, fields=None, notify=print
                 "checked before the first trial"
             )
     space = Space(space, fields, program.fixed_names())
-    Path(settings.folder).mkdir(parents=True, exist_ok=True)
+    try:
+        settings.home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"--folder={settings.folder}: {settings.home} cannot be made: {error.strerror}; give "
+            "another"
+        ) from None
     return _Search(space, program, settings, notify).run()
 
 
@@ -104,7 +111,7 @@ class _Search:
         with (
             caught() as self._signals,
             Guard(settings.grace + 5) as self._guard,
-            owners.Owner(settings.folder) as self._owner,
+            owners.Owner(settings.home, self._store.id) as self._owner,
         ):
             try:
                 self._loop()
@@ -150,7 +157,7 @@ class _Search:
         settings, program = self._settings, self._program
         values = self._space.draw(trial)
         slot = min({*range(settings.parallel)} - {running.slot for running in self._running})
-        folder = Path(settings.folder) / f"trial-{trial.number:04d}"
+        folder = settings.home / f"trial-{trial.number:04d}"
         trial.set_user_attr("flags", {name: flag_text(value) for name, value in values.items()})
         trial.set_user_attr("folder", str(folder))
         process = TrialProcess(

@@ -8,6 +8,8 @@ from typing import Literal
 # A search that has been silent for so long is taken for dead, and its trials are repeated.
 HEARTBEAT_SECONDS, SILENCE_SECONDS = 10, 60
 
+_NAME = "search"
+
 
 def _field(default, help):  # noqa: A002
     return dataclasses.field(default=default, metadata={"help": help})
@@ -32,7 +34,9 @@ class Settings:
     storage: str | None = _field(
         None, "URL of the database, for several machines; none = sqlite:///FOLDER/trials.db"
     )
-    name: str = _field("search", "name of the search in the storage")
+    name: str = _field(
+        _NAME, f"name of the search in the storage; files of another than {_NAME!r} lie apart"
+    )
     metric: str = _field("val_accuracy", "what is compared, by its name in epochs.jsonl")
     direction: Literal["auto", "maximize", "minimize"] = _field(
         "auto", "auto = minimize a metric named ...loss or ...error, maximize any other"
@@ -79,6 +83,8 @@ class Settings:
         for name in ("folder", "name", "metric"):
             if not getattr(self, name):
                 raise ValueError(f"--{name} is empty")
+        if "/" in self.name:
+            raise ValueError(f"--name={self.name} holds a slash; its files lie in search-NAME")
         if self.direction == "auto":
             down = self.metric.endswith(("loss", "error"))
             object.__setattr__(self, "direction", "minimize" if down else "maximize")
@@ -88,5 +94,8 @@ class Settings:
         return self.direction == "maximize"
 
     @property
-    def storage_url(self):
-        return self.storage or f"sqlite:///{Path(self.folder).resolve() / 'trials.db'}"
+    def home(self):
+        """The path of what is this search's alone: run folders, results, plots."""
+        folder = Path(self.folder)
+        # Searches of several names may share a folder, but not the numbers of their trials.
+        return folder if self.name == _NAME else folder / f"search-{self.name}"

@@ -4,8 +4,10 @@ import difflib
 import importlib
 import math
 import sys
+import traceback
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 
 from tfscale.config_types import describe_type, read_value
@@ -39,6 +41,11 @@ class Space:
         self._fields, self._fixed = fields, set(fixed)
         self._function = space if callable(space) else None
         if self._function is None:
+            if not isinstance(space, Mapping):
+                raise ValueError(
+                    f"space: {space!r} is neither a dict of field to range nor a function of an "
+                    "Optuna trial"
+                )
             if not space:
                 raise ValueError("the space is empty: name at least one field and its range")
             self._ranges = {name: self._checked(name, item) for name, item in space.items()}
@@ -54,11 +61,11 @@ class Space:
         """Draws values for an Optuna trial: ``{field: value}``.
 
         Raises:
-            ValueError: the function gave something that the run cannot take.
+            ValueError: the function failed, or gave something that the run cannot take.
         """
         if self._function is None:
             return {name: item.suggest(trial, name) for name, item in self._ranges.items()}
-        drawn = self._function(trial)
+        drawn = self._call(trial)
         if not isinstance(drawn, dict) or not drawn:
             raise ValueError(
                 f"the space {self.describe()['function']} returned {drawn!r}; wanted a dict of "
@@ -68,6 +75,21 @@ class Space:
             self._check_name(name)
             self._check_value(name, value)
         return drawn
+
+    def _call(self, trial):
+        from optuna.exceptions import OptunaError
+
+        try:
+            return self._function(trial)
+        except OptunaError:
+            raise  # Of the storage, or that the trial is another search's by now.
+        except Exception as error:
+            # The second is the function's own; one written in C has none.
+            *_, place = traceback.extract_tb(error.__traceback__)[:2]
+            raise ValueError(
+                f"the space {self.describe()['function']} failed at line {place.lineno} of "
+                f"{place.filename}: {type(error).__name__}: {error}"
+            ) from error
 
     def _checked(self, name, item):
         self._check_name(name)
@@ -177,8 +199,10 @@ def _load(word):
     sys.path.insert(0, str(Path.cwd()))
     try:
         found = importlib.import_module(module)
-    except ImportError as error:
-        raise ValueError(f"--space={word}: cannot import {module!r}: {error}") from None
+    except Exception as error:  # The module's own, too.
+        raise ValueError(
+            f"--space={word}: cannot import {module!r}: {type(error).__name__}: {error}"
+        ) from error
     finally:
         sys.path.pop(0)
     if not hasattr(found, name):

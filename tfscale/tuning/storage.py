@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import sqlite3
 import warnings
 from pathlib import Path
 
@@ -18,31 +19,43 @@ def open_storage(settings):
         ValueError: it cannot be opened; names it, without its password.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    url = settings.storage_url
+    url, options = settings.storage, {"pool_pre_ping": True}
+    # SQLite has one writer at a time: the others wait.
+    wait = {"timeout": 60}
     try:
-        local = sqlalchemy.make_url(url).get_backend_name() == "sqlite"
+        if url is None:
+            # Not by its URL: what becomes of % and ? there depends on the version of SQLAlchemy.
+            file = storage_file(settings)
+            url = f"sqlite:///{file.name}"
+            options = {"creator": lambda: sqlite3.connect(file, check_same_thread=False, **wait)}
+        elif sqlalchemy.make_url(url).get_backend_name() == "sqlite":
+            options = {"connect_args": wait}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return optuna.storages.RDBStorage(
                 url,
-                # SQLite has one writer at a time: the others wait.
-                engine_kwargs={"connect_args": {"timeout": 60}}
-                if local
-                else {"pool_pre_ping": True},
+                engine_kwargs=options,
                 heartbeat_interval=HEARTBEAT_SECONDS,
                 grace_period=SILENCE_SECONDS,
             )
     except (sqlalchemy.exc.SQLAlchemyError, ImportError, RuntimeError) as error:
         raise ValueError(
-            f"the storage {shown(url)} cannot be opened: {type(error).__name__}: "
+            f"the storage {shown(settings)} cannot be opened: {type(error).__name__}: "
             f"{str(error).splitlines()[0]}"
         ) from error
 
 
-def shown(url):
-    """A URL for people: without its password."""
+def storage_file(settings):
+    """The path of the database where no URL names another."""
+    return Path(settings.folder).resolve() / "trials.db"
+
+
+def shown(settings):
+    """The storage for people: without its password."""
+    if settings.storage is None:
+        return str(storage_file(settings))
     try:
-        return sqlalchemy.make_url(url).render_as_string(hide_password=True)
+        return sqlalchemy.make_url(settings.storage).render_as_string(hide_password=True)
     except sqlalchemy.exc.ArgumentError:
         return "(which is no URL such as postgresql://user:password@host/database)"
 

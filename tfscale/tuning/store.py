@@ -4,6 +4,7 @@ Several searches, on one machine or many, may use one storage at a time.
 """
 
 import time
+import uuid
 import warnings
 
 import numpy as np
@@ -13,7 +14,7 @@ from optuna.trial import TrialState
 
 from tfscale.tuning import owner as owners
 from tfscale.tuning.settings import HEARTBEAT_SECONDS, SILENCE_SECONDS
-from tfscale.tuning.storage import open_storage, opening
+from tfscale.tuning.storage import open_storage, opening, shown
 
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 # How often a trial is repeated whose search died: it may be what kills them.
@@ -29,10 +30,11 @@ class Store:
 
     Attributes:
         study: the `optuna.Study`.
+        id: `str` that no other study has.
 
     Raises:
-        ValueError: the storage cannot be opened, or its study has another record; names the
-            difference.
+        ValueError: the storage cannot be opened, or its study has another record, or none as no
+            search made it; names the difference.
 
     Example:
 
@@ -49,13 +51,18 @@ class Store:
             self._storage = open_storage(settings)
             self.study = self._open()
             before = self.study.user_attrs.get("record")
-            if before not in (None, record):
+            if before is None:
+                self._refuse_foreign()
+            elif before != record:
                 if any(trial.state in (*FINISHED, TrialState.RUNNING) for trial in self.trials()):
                     raise ValueError(_difference(settings, before, record))
                 # A first try with a mistake in it: nothing is lost.
                 optuna.delete_study(study_name=settings.name, storage=self._storage)
                 self.study = self._open()
             self.study.set_user_attr("record", record)
+            if "id" not in self.study.user_attrs:
+                self.study.set_user_attr("id", uuid.uuid4().hex)
+            self.id = self.study.user_attrs["id"]
         self._study_id = self._storage.get_study_id_from_name(settings.name)
 
     def trials(self):
@@ -161,6 +168,15 @@ class Store:
             self.study.enqueue_trial(trial.params, user_attrs=attributes)
         return lost
 
+    def _refuse_foreign(self):
+        directions = [direction.name.lower() for direction in self.study.directions]
+        if directions != [self._settings.direction] or self.trials():
+            raise ValueError(
+                f"the storage {shown(self._settings)} has a study {self._settings.name!r} that "
+                f"no search of tfscale made (its direction: {', '.join(directions)}; its trials: "
+                f"{len(self.trials())}); give another --name or --storage"
+            )
+
     def _open(self):
         return optuna.create_study(
             storage=self._storage,
@@ -198,8 +214,8 @@ def _sampler(settings, drawn):
 
 def _difference(settings, before, record):
     changed = [name for name in {**before, **record} if before.get(name) != record.get(name)]
-    shown = "; ".join(f"{n} was {before.get(n)!r}, is {record.get(n)!r}" for n in changed)
+    texts = "; ".join(f"{n} was {before.get(n)!r}, is {record.get(n)!r}" for n in changed)
     return (
-        f"{settings.folder} holds a search {settings.name!r} with other settings: {shown}. Give "
+        f"{settings.folder} holds a search {settings.name!r} with other settings: {texts}. Give "
         "the same to go on with it, or another --folder or --name for a new one"
     )
