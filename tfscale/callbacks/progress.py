@@ -138,7 +138,13 @@ class Progress(StepCallback):
 
     def _steps_left(self):
         steps, epochs = self.params.get("steps"), self.params.get("epochs")
-        return steps * (epochs - self._epoch) - (self._done or 0) if steps and epochs else 0
+        if not (steps and epochs):
+            return 0
+        # Of a phase still to come neither the steps nor their time is known.
+        phases = self.params.get("phases")
+        if phases and self._epoch < epochs - phases[-1]["epochs"]:
+            return 0
+        return steps * (epochs - self._epoch) - (self._done or 0)
 
     def _show(self, text, keep=False):
         self._shown = time.monotonic()

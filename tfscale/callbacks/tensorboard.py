@@ -3,12 +3,12 @@
 import time
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 
 from tfscale._keras import retrace
 from tfscale._keras.training_state import StepCallback
 from tfscale.callbacks.bucket_table import bucket_table
+from tfscale.callbacks.progress import scalars
 from tfscale.callbacks.rates import Interval, StepClock, wait_for
 from tfscale.data import verdict
 
@@ -91,8 +91,8 @@ class TensorBoard(StepCallback):
         if self._every is not None and self._since >= self._every:
             self._since = 0
             # Reading the logs waits for the step, so the time is that of finished steps.
-            scalars = {f"batch_{name}": value for name, value in _scalars(logs).items()}
-            self._write("train", scalars | self._rate() | self._speed(self._lap()))
+            values = {f"batch_{name}": value for name, value in scalars(logs).items()}
+            self._write("train", values | self._rate() | self._speed(self._lap()))
         if batch + 1 == self.params.get("steps"):
             # What an evaluation at the end of the epoch takes is not the time of steps.
             wait_for(logs)
@@ -106,9 +106,9 @@ class TensorBoard(StepCallback):
     def on_epoch_end(self, epoch, logs=None):
         if self._writers is None:
             return
-        scalars = _scalars(logs)
-        train = {f"epoch_{n}": v for n, v in scalars.items() if not n.startswith("val_")}
-        validation = {f"epoch_{n[4:]}": v for n, v in scalars.items() if n.startswith("val_")}
+        values = scalars(logs)
+        train = {f"epoch_{n}": v for n, v in values.items() if not n.startswith("val_")}
+        validation = {f"epoch_{n[4:]}": v for n, v in values.items() if n.startswith("val_")}
         speed = self._speed(self._last or self._lap())
         texts = self._judge(self._whole)
         self._write("train", {**train, **self._rate(), **speed, "epoch": epoch + 1}, texts)
@@ -199,8 +199,3 @@ def _text_value(tag, text):
         metadata=tf.compat.v1.SummaryMetadata(plugin_data=plugin),
         tensor=tf.make_tensor_proto(text, dtype=tf.string),
     )
-
-
-def _scalars(logs):
-    values = {name: np.asarray(value) for name, value in (logs or {}).items()}
-    return {name: float(value) for name, value in values.items() if value.ndim == 0}
