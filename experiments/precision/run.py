@@ -13,7 +13,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from experiments import commands, flag_ranges, imagenette, paired
+from experiments import commands, imagenette, paired
 from experiments.allreduce.results import aligned
 from experiments.progressive import flags, report, training
 from experiments.results_file import Results
@@ -67,15 +67,7 @@ def run(args):
 
 def parse(argv):
     parser = flags.parser_of("precision", __doc__, RESULTS)
-    add = parser.add_argument
-    for name, kind, default, text in (
-        ("image_size", flag_ranges.COUNT, 32, "pixels"),
-        ("epochs", flag_ranges.COUNT, 12, "of each run"),
-        ("seeds", flag_ranges.COUNT, 5, "runs of each arm"),
-        ("learning_rate", flag_ranges.POSITIVE, 0.2, "the highest"),
-        ("weight_decay", flag_ranges.NOT_NEGATIVE, 5e-4, "of kernels"),
-    ):
-        add(f"--{name}", type=kind, default=default, help=f"{text} (default: %(default)s)")
+    flags.add(parser, "image_size", "epochs", "seeds", "learning_rate", "weight_decay")
     return paired.parse(parser, argv, QUICK)
 
 

@@ -4,6 +4,16 @@ import argparse
 
 from experiments import flag_ranges, imagenette
 
+# Kind, default and meaning of those that some of them have.
+_SOME = {
+    "image_size": (flag_ranges.COUNT, 32, "pixels"),
+    "epochs": (flag_ranges.COUNT, 12, "of each run"),
+    "seeds": (flag_ranges.COUNT, 5, "runs of each arm"),
+    "learning_rate": (flag_ranges.POSITIVE, 0.2, "the highest"),
+    "weight_decay": (flag_ranges.NOT_NEGATIVE, 5e-4, "of kernels"),
+    "min_crop_area": (flag_ranges.SHARE_ABOVE_0, 0.35, "smallest share of a picture in a crop"),
+}
+
 
 def parser_of(name, description, results):
     """Returns an `argparse` parser with the flags of all of them.
@@ -35,6 +45,15 @@ def parser_of(name, description, results):
     )
     add("--results", default=str(results), help="folder, read and added to (default: %(default)s)")
     return parser
+
+
+def add(parser, *names):
+    """Adds flags that not all of the experiments have, by their names."""
+    for name in names:
+        kind, default, text = _SOME[name]
+        parser.add_argument(
+            f"--{name}", type=kind, default=default, help=f"{text} (default: %(default)s)"
+        )
 
 
 def phases(parser, name, text):

@@ -11,7 +11,7 @@ what is in the results is not run again. Each run is a process of its own.
 import sys
 from pathlib import Path
 
-from experiments import commands, flag_ranges, imagenette, paired
+from experiments import commands, imagenette, paired
 from experiments.progressive import flags, report, training
 from experiments.results_file import Results
 
@@ -68,30 +68,7 @@ def parse(argv):
         help="PIXELS:EPOCHS of each phase; the other arm has as many epochs at the last size "
         "(default: %(default)s)",
     )
-    add(
-        "--seeds",
-        type=flag_ranges.COUNT,
-        default=5,
-        help="runs of each arm (default: %(default)s)",
-    )
-    add(
-        "--learning_rate",
-        type=flag_ranges.POSITIVE,
-        default=0.2,
-        help="the highest (default: %(default)s)",
-    )
-    add(
-        "--weight_decay",
-        type=flag_ranges.NOT_NEGATIVE,
-        default=5e-4,
-        help="of kernels (default: %(default)s)",
-    )
-    add(
-        "--min_crop_area",
-        type=flag_ranges.SHARE_ABOVE_0,
-        default=0.35,
-        help="smallest share of a picture in a crop (default: %(default)s)",
-    )
+    flags.add(parser, "seeds", "learning_rate", "weight_decay", "min_crop_area")
     args = paired.parse(parser, argv, QUICK)
     args.epochs, args.image_sizes = flags.phases(parser, "phases", args.phases)
     return args

@@ -87,24 +87,7 @@ def parse(argv):
         help="learning rates that the search tries in each arm, list with commas; one leaves "
         "nothing to search (default: %(default)s)",
     )
-    add(
-        "--seeds",
-        type=flag_ranges.COUNT,
-        default=5,
-        help="runs of each arm (default: %(default)s)",
-    )
-    add(
-        "--weight_decay",
-        type=flag_ranges.NOT_NEGATIVE,
-        default=5e-4,
-        help="of kernels (default: %(default)s)",
-    )
-    add(
-        "--min_crop_area",
-        type=flag_ranges.SHARE_ABOVE_0,
-        default=0.35,
-        help="smallest share of a picture in a crop (default: %(default)s)",
-    )
+    flags.add(parser, "seeds", "weight_decay", "min_crop_area")
     add(
         "--ema",
         type=flag_ranges.BELOW_1,

@@ -70,7 +70,8 @@ class Decoding:
         if self._local:
             chunks = tables.rebatch(chunk)
         else:
-            read = tables.unbatch().map(self._bytes, num_parallel_calls=calls, deterministic=True)
+            parts = tables.map(self._parts).unbatch()
+            read = parts.map(self._bytes, num_parallel_calls=calls, deterministic=True)
             chunks, calls = read.ignore_errors().batch(chunk), cores.usable_cores()
         vectors = chunks.map(self._chunk, num_parallel_calls=calls, deterministic=True)
         if self._augment is not None:
@@ -101,10 +102,10 @@ class Decoding:
         return _only(inside, rows[:, POSITION], image, label, weight, rows[:, RECORD])
 
     @tf.autograph.experimental.do_not_convert
-    def _bytes(self, row):
+    def _bytes(self, row, path, offset, *_):
         """Returns `(row, serialised example or kept picture)`; of PADDING, ""."""
         fetch = self._store.packed if self._store.decoded else self._store.example
-        return row, tf.cond(row[RECORD] >= 0, lambda: fetch(*self._place(row)), lambda: "")
+        return row, tf.cond(row[RECORD] >= 0, lambda: fetch(row[RECORD], path, offset), lambda: "")
 
     @tf.autograph.experimental.do_not_convert
     def _chunk(self, rows, payloads=None):
@@ -132,9 +133,6 @@ class Decoding:
                 lambda part: self._augmented(*part), (parts[1], keys), fn_output_signature=spec
             )
         return tuple(parts)
-
-    def _place(self, row):
-        return row[RECORD], self._paths[row[FILE]], row[OFFSET]
 
     def _picture(self, row, path, offset, window, flip):
         place = row[RECORD], path, offset
