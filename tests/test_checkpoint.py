@@ -336,6 +336,41 @@ def test_patience_and_best_value_survive(mirrored, tmp_path):
 
 
 @pytest.mark.slow
+def test_the_best_weights_survive(mirrored, tmp_path):
+    class Score(keras.callbacks.Callback):
+        """Epoch 2 is the best."""
+
+        def on_epoch_end(self, epoch, logs=None):
+            logs["score"] = [0.1, 0.5, 0.3, 0.2, 0.1][epoch]
+
+    def go(directory, kill=None, epochs=5):
+        stop = keras.callbacks.EarlyStopping(
+            "score", mode="max", patience=2, restore_best_weights=True
+        )
+        extra = [Score(), stop]
+        model, _, seen, _ = run(
+            mirrored, directory, kill, epochs=epochs, extra=extra, callbacks=[stop]
+        )
+        return model, seen
+
+    plain, _ = go(tmp_path / "plain")
+    best, _ = go(tmp_path / "best", epochs=2)
+    np.testing.assert_array_equal(plain.get_weights()[0], best.get_weights()[0])
+    # Killed behind the best epoch; then started once more after its end.
+    with pytest.raises(Killed):
+        go(tmp_path / "run", KillAt(step=12))
+    for steps in (10, 0):
+        model, seen = go(tmp_path / "run")
+        assert len(seen) == steps
+        for a, b in zip(model.get_weights(), plain.get_weights(), strict=True):
+            np.testing.assert_array_equal(a, b)
+    newest = max((tmp_path / "run").glob("step-*"))
+    (newest / "best_weights.npz").write_bytes(b"PK")
+    with pytest.raises(ValueError, match="best_weights.npz cannot be read.*Delete .*step-"):
+        go(tmp_path / "run")
+
+
+@pytest.mark.slow
 def test_one_device_and_eager(tmp_path, caplog):
     strategy = tf.distribute.get_strategy()
     killed(strategy, tmp_path / "run", kill=KillAt(step=8), save_every=3)

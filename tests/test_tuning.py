@@ -97,7 +97,8 @@ def test_the_best_is_found_shown_written_and_ready_to_run(tmp_path, monkeypatch)
     best = ["sh", "search/best.sh"]
     for flags, epochs in ([], 2), (["--epochs=3"], 3):
         subprocess.run([*best, *flags], check=True, env=environ, capture_output=True)
-        again = list(map(json.loads, Path("search/best/epochs.jsonl").read_text().splitlines()))
+        lines = Path(f"search/best-{rows[0]['number']:04d}/epochs.jsonl").read_text().splitlines()
+        again = list(map(json.loads, lines))
         assert again[-1]["epoch"] == epochs
         assert again[1]["metrics"]["val_accuracy"] == rows[0]["value"]
 
@@ -239,7 +240,7 @@ def test_the_search_ends_when_all_of_the_first_trials_fail(tmp_path):
 
 
 def test_a_metric_that_is_not_there_ends_the_search(tmp_path):
-    with pytest.raises(SearchError, match="no metric 'val_acc'.*is one of val_accuracy"):
+    with pytest.raises(SearchError, match="no metric 'val_acc'.*is one of loss, val_accuracy"):
         run(tmp_path, metric="val_acc")
     program = tmp_path / "program.py"
     program.write_text(WRITER)
@@ -249,6 +250,29 @@ def test_a_metric_that_is_not_there_ends_the_search(tmp_path):
     # The mended command goes on in the same folder.
     report, _ = run(tmp_path, trials=1)
     assert report.best["value"] > 0
+
+
+def test_epochs_without_validation_are_passed_over_and_said_once(tmp_path):
+    flags = ["--validation_freq=2", "--epochs=5", "--epoch_seconds=0.3"]
+    report, lines = run(tmp_path / "a", *flags, trials=2)
+    assert [sorted(row["scores"]) for row in report.rows] == [[2, 4], [2, 4]]
+    assert sum("has no 'val_accuracy', nor any other val_ metric" in line for line in lines) == 1
+    with pytest.raises(SearchError, match="no metric 'val_accuracy' for its epochs.*one of loss"):
+        run(tmp_path / "b", "--validation_freq=4", trials=2)
+
+
+def test_what_worked_before_is_not_given_up(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(WRITER)
+    settings = {"folder": str(tmp_path / "search"), "give_up_after": 2}
+    kinds = ["whole", "bad", "bad", "bad"]
+    space = lambda trial: {"kind": kinds[trial.number]}  # noqa: E731
+    for trials in (1, 4):
+        report = search(
+            space, [str(program)], (), Settings(trials=trials, **settings), fields={"kind": str},
+            notify=str,
+        )  # fmt: skip
+    assert [row["state"] for row in report.rows] == ["complete", *["failed"] * 3]
 
 
 def test_what_a_program_said_is_explained():
@@ -391,7 +415,7 @@ def test_searches_of_several_names_share_a_folder_but_no_files(tmp_path):
         "trial-0000",
         *(path.name for path in seen),
     }
-    assert f"--model_dir={home}/best" in report.best["command"]
+    assert f"--model_dir={home}/best-0000" in report.best["command"]
     assert all(path.read_text() == text for path, text in seen.items())
     epochs = Path(first.rows[0]["folder"], "epochs.jsonl").read_text().splitlines()
     assert len(epochs) == len(first.rows[0]["scores"]) == 3

@@ -277,6 +277,7 @@ def test_what_the_environment_sets_wins_over_a_trial_s_share():
         ("a.py -m b --space x=1:2", "both -m b and a.py"),
         ("--space x=1:2 a.py", "'a.py' is no FIELD=RANGE"),
         ("a.py --space x=1:2 x=1:3", "x has two ranges, 1:2 and 1:3"),
+        ("a.py --space x=1:2 --space x=1:3", "x has two ranges, 1:2 and 1:3"),
         ("a.py --space nothing:at_all", "cannot import 'nothing'"),
         ("a.py --space tests.tuning_program:SPACES", "has no 'SPACES'"),
         ("a.py --space x=1:2 --trials=0", "--trials=0 is out of range"),
@@ -299,7 +300,7 @@ def test_a_mistake_on_the_command_line_is_one_line(words, said, capsys):
 
 
 def test_the_command_line_says_what_settings_say():
-    words = "-m a.b --space x=0:1 y=a,b --trials=3 --trial_timeout=none --storage=sqlite:///x.db"
+    words = "-m a.b --space x=0:1 --space y=a,b --trials=3 --trial_timeout=none --storage=sqlite:///x.db"
     program, flags, space, settings, report = parse([*words.split(), "--", "--epochs=2", "--", "x"])
     assert (program, flags) == (["-m", "a.b"], ["--epochs=2", "--", "x"])
     assert space == {"x": "0:1", "y": "a,b"} and not report

@@ -26,6 +26,7 @@ class Run:
     betas: tuple[float, ...] | None = field(None, "of no effect")
     epochs: int = field(3, "epochs")
     epoch_seconds: float = field(0.0, "duration of each")
+    validation_freq: int = field(1, "epochs from one validation to the next")
     ill: Literal["none", "crash", "killed", "nan", "silent", "stubborn"] = field("none", "")
     model_dir: str = field("runs/tuning_program", "run folder")
 
@@ -65,7 +66,10 @@ def main():
             os.kill(os.getpid(), signal.SIGKILL)
         value = math.nan if run.ill == "nan" and epoch == 2 else score(run, epoch)
         if run.ill != "silent":
-            append(folder / "epochs.jsonl", epoch, run.epochs, {"val_accuracy": value})
+            metrics = {"loss": -value}
+            if epoch % run.validation_freq == 0:
+                metrics["val_accuracy"] = value
+            append(folder / "epochs.jsonl", epoch, run.epochs, metrics)
     (folder / "seen.json").write_text(json.dumps({**seen, "end": time.time()}))
 
 

@@ -3,14 +3,15 @@
 import json
 import os
 import pickle
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
+
+from tfscale.rendezvous import ports, proxies
 
 
 def set_logical_devices(count):
@@ -62,7 +63,9 @@ def run_in_processes(function, workers, devices_per_worker=1, args=(), timeout=1
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tfscale-")))
         (folder / "call.pickle").write_bytes(pickle.dumps((function, args)))
-        environments = _environments(workers, devices_per_worker, env)
+        # Other jobs on this machine keep off them until the end.
+        taken = stack.enter_context(ports.reserve_ports(workers)).ports
+        environments = _environments(taken, devices_per_worker, env)
         processes = [
             _start(folder, index, environment, stack)
             for index, environment in enumerate(environments)
@@ -81,9 +84,10 @@ def run_in_processes(function, workers, devices_per_worker=1, args=(), timeout=1
         return results
 
 
-def _environments(workers, devices_per_worker, env):
+def _environments(taken, devices_per_worker, env):
+    workers = len(taken)
     extra = env if isinstance(env, (list, tuple)) else [env or {}] * workers
-    addresses = [f"127.0.0.1:{port}" for port in _free_ports(workers)]
+    addresses = [f"127.0.0.1:{port}" for port in taken]
     threads = str(max(1, (os.cpu_count() or 1) // workers))
     for index in range(workers):
         environment = {
@@ -94,8 +98,7 @@ def _environments(workers, devices_per_worker, env):
             "TFSCALE_DEVICES_PER_WORKER": str(devices_per_worker),
             "OMP_NUM_THREADS": threads,
             "TFSCALE_LOCAL_WORKERS": str(workers),
-            "no_proxy": "127.0.0.1,localhost",
-            "NO_PROXY": "127.0.0.1,localhost",
+            **proxies.exempt(["127.0.0.1", "localhost"], os.environ),
             # The child must find the function's module as this process did.
             "PYTHONPATH": os.pathsep.join(p for p in sys.path if p) + os.pathsep + os.getcwd(),
         }
@@ -104,15 +107,6 @@ def _environments(workers, devices_per_worker, env):
             task = {"type": "worker", "index": index}
             environment["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
         yield {**environment, **extra[index]}
-
-
-def _free_ports(count):
-    # All are held open together, so that no two are the same.
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(closing(socket.socket())) for _ in range(count)]
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
 
 
 def _start(folder, index, environment, stack):

@@ -2,24 +2,20 @@
 
 import json
 import logging
+from pathlib import Path
 
 import tensorflow as tf
 
-from tfscale._keras import check_model, keras, training_state
-from tfscale.callbacks import saved_variables
+from tfscale._keras import check_model, training_state
+from tfscale.callbacks import saved_callbacks, saved_variables
 from tfscale.callbacks.checkpoint_files import CheckpointFiles, Position
 from tfscale.callbacks.compression_files import SavedCompression
+from tfscale.callbacks.non_finite import lost_weights
 from tfscale.callbacks.saved_phases import check_phases
 from tfscale.distribute import _tf_private, all_reduce
 from tfscale.distribute.agreement import agree, first_difference, gather_values
 
 _logger = logging.getLogger("tfscale")
-# Keras's own that remember something, and what.
-_WITH_MEMORY = tuple(
-    getattr(keras.callbacks, name)
-    for name in ("EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint")
-)
-_REMEMBERED = ("best", "wait", "best_epoch", "stopped_epoch", "cooldown_counter")
 
 
 class CheckpointAndResume(training_state.StepCallback):
@@ -60,8 +56,8 @@ class CheckpointAndResume(training_state.StepCallback):
         state: dict that JSON can hold, of everything that must not change when the run
             resumes: seeds, the global batch size, `DataContract.fingerprint()`.
         callbacks: Keras's EarlyStopping, ReduceLROnPlateau or ModelCheckpoint objects of the
-            same `fit`, whose best value and patience are to survive as well: a callback does not
-            know of the others. `tfscale.progressive.fit` adds its own.
+            same `fit`, whose best value, patience and best weights are to survive as well: a
+            callback does not know of the others. `tfscale.progressive.fit` adds its own.
         timeout_seconds: float, how long a worker waits for the others to come to the same save
             before it raises TimeoutError and names them; it happens where not all workers
             were given this callback.
@@ -70,6 +66,8 @@ class CheckpointAndResume(training_state.StepCallback):
         initial_step: int, the global step to resume at, 0 for a new run; known before `fit`.
 
     Raises:
+        RuntimeError: in `fit`, in place of a save of weights that are NaN or infinite, which
+            would push sound checkpoints out; names the weights and the newest checkpoint.
         ValueError: in the constructor, if the newest checkpoint cannot be read; in `fit`, if
             it was made by another model, with another `state` or steps per epoch, or if
             the workers do not see the same checkpoint: naming what differs.
@@ -104,7 +102,8 @@ class CheckpointAndResume(training_state.StepCallback):
             callbacks: list of Keras callbacks; others than the argument's three kinds, and those
                 that it has already, are passed over.
         """
-        found = (c for c in callbacks if isinstance(c, _WITH_MEMORY) and c not in self._others)
+        kinds = saved_callbacks.KINDS
+        found = (c for c in callbacks if isinstance(c, kinds) and c not in self._others)
         self._others = (*self._others, *found)
 
     @property
@@ -182,8 +181,9 @@ class CheckpointAndResume(training_state.StepCallback):
         )
         self._read(tf.train.Checkpoint(model=self.model))
         self._compression.restore(position)
-        self._memories, self._stopped = position.callbacks, position.stopped
+        self._memories, self._stopped = self._read_callbacks(where), position.stopped
         if self.is_complete(epochs):
+            self._restore_callbacks()  # No epoch begins: at the end they put their best weights.
             _logger.warning("this run is complete: %s (%d steps)", where, position.global_step)
             training_state.start_fit_at(self.model, epochs, 0)
             return
@@ -262,6 +262,15 @@ class CheckpointAndResume(training_state.StepCallback):
         if variables:
             self._read(tf.train.Checkpoint(metrics=variables))
 
+    def _read_callbacks(self, where):
+        return saved_callbacks.read(where, self._latest.callbacks, self._files.way_out())
+
+    def _restore_callbacks(self):
+        if self._memories is not None:
+            for callback, memory in zip(self._others, self._memories, strict=True):
+                vars(callback).update(memory)
+            self._memories = None
+
     # ------------------------------------------------------------------ saving
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -269,11 +278,8 @@ class CheckpointAndResume(training_state.StepCallback):
         self._epoch, self._step = epoch, resumed.step if resumed else 0
         if resumed:
             self._compression.compare(resumed, self.params.get("compression_schedule"))
-        if self._memories is not None:
-            # Not before: these callbacks forget everything in their on_train_begin.
-            for callback, memory in zip(self._others, self._memories, strict=True):
-                vars(callback).update(memory)
-            self._memories = None
+        # Not before: these callbacks forget everything in their on_train_begin.
+        self._restore_callbacks()
 
     def on_train_batch_end(self, batch, logs=None):
         # Keras gives the number, within the epoch, of the last step that ran.
@@ -304,6 +310,7 @@ class CheckpointAndResume(training_state.StepCallback):
         strategy = self.model.distribute_strategy
         # A worker that saved alone would wait in a collective for ever; this names the others.
         agree(strategy, "the step to save", self._global_step, self._timeout)
+        self._refuse_lost_weights()
         metrics = training_state.metric_variables(self.model) if self._step else []
         variables = saved_variables.all_variables(self.model)
         self._stopped = bool(self.model.stop_training)
@@ -317,7 +324,7 @@ class CheckpointAndResume(training_state.StepCallback):
             replicas=strategy.num_replicas_in_sync,
             variables=saved_variables.describe(variables),
             metrics=saved_variables.describe(metrics),
-            callbacks=[_memory(callback) for callback in self._others],
+            callbacks=saved_callbacks.describe(self._others),
             bucket_plan=self._checked_plan(strategy),
             compression=self._compression.collect(self.params.get("compression_schedule")),
             stopped=self._stopped,
@@ -326,6 +333,7 @@ class CheckpointAndResume(training_state.StepCallback):
         trackables = {"model": self.model} | ({"metrics": metrics} if metrics else {})
         with self._files.writing(position, remains=strategy.extended.should_checkpoint) as prefix:
             tf.train.Checkpoint(**trackables).write(prefix)
+            saved_callbacks.write(Path(prefix).parent, self._others)
             self._compression.write(position)
         # A resumed run starts from what was written, the statistics averaged over the replicas;
         # for this run to stay equal to it, it goes on from the same values.
@@ -335,6 +343,18 @@ class CheckpointAndResume(training_state.StepCallback):
         # The files are in their place when any worker goes on, perhaps to another fit.
         agree(strategy, "the step that was saved", self._global_step, self._timeout)
         self._saved_at = self._global_step
+
+    def _refuse_lost_weights(self):
+        """A run that has diverged must not push its sound checkpoints out."""
+        lost = lost_weights(self.model)
+        if lost:
+            steps = self._files.steps()
+            sound = f"; the newest checkpoint is {self._files.folder(steps[-1])}" if steps else ""
+            raise RuntimeError(
+                f"not saved at epoch {self._epoch + 1}, step {self._step}: {lost}: the training "
+                f"has diverged{sound}. Lower the learning rate, lengthen the warm-up, or look for "
+                "bad values in the data"
+            )
 
     def _checked_plan(self, strategy):
         """How gradients are exchanged; a resumed run that does it otherwise says so."""
@@ -360,9 +380,3 @@ def _comparable(saved, plan):
         # compression, which has its own line in the log, may have other buckets.
         p["plans"] = p["plans"][-1:] if compressions[0] == compressions[1] else []
     return found
-
-
-def _memory(callback):
-    """What a callback of Keras's remembers from epoch to epoch, as JSON can hold it."""
-    found = {name: vars(callback).get(name) for name in _REMEMBERED}
-    return {name: float(v) if name == "best" else v for name, v in found.items() if v is not None}

@@ -25,8 +25,8 @@ class FollowLeader(StepCallback):
     * at the beginning and the end of each epoch all workers take over the learning rate of
       worker 0, and at the end its decision to stop;
     * a stop within an epoch happens at once if all workers ask for it after the same step, and
-      else (the one that asks waits some 20 s for the others) is put off to the end of the epoch,
-      where that of worker 0 counts;
+      else (the one that asks waits some 20 s for the others, at most half the timeout) is put
+      off to the end of the epoch, where that of worker 0 counts;
     * a worker that decided otherwise is named in a warning, on worker 0 and on itself.
 
     It takes two short messages an epoch and none in a step. What it does not mend: learning
@@ -81,7 +81,9 @@ class FollowLeader(StepCallback):
         # A name of its own: a worker that has waited in vain counts one meeting more than the rest.
         meeting = f"{place} in fit {self._fit}"
         try:
-            gather_values(self.model.distribute_strategy, meeting, True, _SECONDS_TO_MEET)
+            # Sooner than those give up who wait for this one at the end of the epoch.
+            seconds = min(_SECONDS_TO_MEET, self._timeout / 2)
+            gather_values(self.model.distribute_strategy, meeting, True, seconds)
         except TimeoutError:
             # The others wait for this worker in the next step, and would for ever.
             _logger.warning(

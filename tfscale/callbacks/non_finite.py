@@ -11,14 +11,14 @@ _logger = logging.getLogger("tfscale")
 
 
 class StopOnNonFinite(StepCallback):
-    """Ends a run whose loss and weights are NaN or infinite; it would never recover.
+    """Ends a run whose weights are NaN or infinite; it would never recover.
 
         loss not finite, all weights finite      a warning: one bad batch, or float16's range
-        loss and weights not finite              RuntimeError
+        weights not finite                       RuntimeError
 
-    Looked at are the mean loss of the epoch so far and, only if that is not finite, the
-    trainable variables. These are the same on all workers, so that all end or none. Put it before
-    `CheckpointAndResume` in the list: what is saved at the end of an epoch is then sound.
+    Looked at are the mean loss of the epoch so far and, if that is not finite and at the end of
+    each epoch, the trainable variables. These are the same on all workers, so that all end or none.
+    `CheckpointAndResume` looks at them as well, so that no checkpoint holds such weights.
 
     Args:
         every_steps: int, how often to look, besides the end of each epoch. Looking waits for
@@ -49,25 +49,25 @@ class StopOnNonFinite(StepCallback):
             self._look(logs)
 
     def on_epoch_end(self, epoch, logs=None):
-        self._look(logs)
+        # The last step may have spoilt the weights after a loss that was still a number.
+        self._look(logs, weights=True)
 
-    def _look(self, logs):
+    def _look(self, logs, weights=False):
         self._looked_at = self._step
         loss = (logs or {}).get("loss")
-        if loss is None or np.all(np.isfinite(np.asarray(loss))):
+        is_sound = loss is None or np.all(np.isfinite(np.asarray(loss)))
+        if is_sound and not weights:
             return
         place = f"epoch {self._epoch + 1}, step {self._step}"
-        variables = self.model.trainable_variables
-        lost = [v.name for v in variables if not bool(tf.reduce_all(tf.math.is_finite(v)))]
+        lost = lost_weights(self.model)
         if lost:
+            shown = "" if loss is None else f"the loss is {float(np.mean(loss))} at {place}, and "
             raise RuntimeError(
-                f"the loss is {float(np.mean(loss))} at {place}, and {len(lost)} of "
-                f"{len(variables)} trainable variables hold NaN or infinite values, first "
-                f"{lost[0]}: the training has diverged. Lower the learning rate, lengthen the "
+                f"{shown}{lost}: the training has diverged. Lower the learning rate, lengthen the "
                 "warm-up, or look for bad values in the data; then start from the last sound "
                 "checkpoint or anew."
             )
-        if self._warned != self._epoch:
+        if not is_sound and self._warned != self._epoch:
             self._warned = self._epoch
             _logger.warning(
                 "the mean loss of this epoch is %s at %s, but the weights are finite: some batch "
@@ -75,3 +75,15 @@ class StopOnNonFinite(StepCallback):
                 float(np.mean(loss)),
                 place,
             )
+
+
+def lost_weights(model):
+    """Says how many trainable variables hold NaN or infinite values; None if all are sound."""
+    variables = model.trainable_variables
+    lost = [v.name for v in variables if not bool(tf.reduce_all(tf.math.is_finite(v)))]
+    if not lost:
+        return None
+    return (
+        f"{len(lost)} of {len(variables)} trainable variables hold NaN or infinite values, first "
+        f"{lost[0]}"
+    )

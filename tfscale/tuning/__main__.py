@@ -21,6 +21,8 @@ def main(argv=None):
             from tfscale.tuning.report import existing
 
             report, settings = existing(settings)
+            settings.home.mkdir(parents=True, exist_ok=True)  # Another machine's may lie elsewhere.
+            report.write()
         else:
             from tfscale.tuning.searching import search
 

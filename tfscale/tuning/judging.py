@@ -22,11 +22,12 @@ class RunningTrial:
     Attributes:
         scores: `dict` of epoch, from 1, to the metric.
         epochs: `int`, how many the run will have; None before it says so.
+        without: `list` of the epochs that were not evaluated.
     """
 
     def __init__(self, trial, process, settings, slot):
         self.trial, self.process, self.slot = trial, process, slot
-        self.scores, self.epochs = {}, None
+        self.scores, self.epochs, self.without = {}, None, []
         self._settings = settings
         self._started = time.monotonic()
         self._failure, self._pruned = None, False
@@ -82,13 +83,16 @@ class RunningTrial:
         return TrialState.FAIL, None
 
     def _take(self, epoch, epochs, metrics):
-        metric = self._settings.metric
+        metric, self.epochs = self._settings.metric, epochs
         if metric not in metrics:
+            if self._may_yet_come(epoch, metrics):
+                self.without.append(epoch)
+                return False
             raise SearchError(
                 f"the program writes no metric {metric!r} for its epochs; "
                 + (f"--metric is one of {', '.join(metrics)}" if metrics else "it writes none")
             )
-        score, self.epochs = metrics[metric], epochs
+        score = metrics[metric]
         if not math.isfinite(score):
             self._fail(f"{metric} is not finite at epoch {epoch}")
             return False
@@ -103,6 +107,12 @@ class RunningTrial:
             self.process.stop()
         return True
 
+    def _may_yet_come(self, epoch, metrics):
+        """Whether this epoch was only not evaluated, as with ``validation_freq=2``."""
+        is_evaluated = any(name.startswith("val_") for name in metrics)
+        waits = self._settings.metric.startswith("val_") and metrics and not is_evaluated
+        return waits and (epoch < self.epochs or self.scores)
+
     def _fail(self, reason):
         if self.process.stopping or self._failure is not None:
             return
@@ -113,6 +123,8 @@ class RunningTrial:
     def _own_failure(self):
         if self.process.exit_code:
             return self.process.explain()
+        if self.without and not self.scores:
+            return f"it ended after {len(self.without)} epochs without {self._settings.metric!r}"
         if not self.scores:
             return (
                 "it ended without an epoch in epochs.jsonl of its --model_dir, where "

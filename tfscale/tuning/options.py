@@ -127,7 +127,11 @@ def _parser():
     parser.add_argument("program", nargs="?", metavar="PROGRAM", help="Python file to run")
     parser.add_argument("-m", "--module", help="run a module instead of a file")
     parser.add_argument(
-        "--space", nargs="+", metavar="FIELD=RANGE", help="what is searched; see below"
+        "--space",
+        nargs="+",
+        action="extend",
+        metavar="FIELD=RANGE",
+        help="what is searched; see below",
     )
     hints = typing.get_type_hints(Settings)
     for item in _fields():

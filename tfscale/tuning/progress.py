@@ -50,6 +50,16 @@ class Progress:
             f"{score:.4g}"
         )
 
+    def not_yet(self, running):
+        """Once in a search: the first epochs may have no validation, and a program none at all."""
+        if "not yet" not in self._mentioned:
+            self._mentioned.add("not yet")
+            self._notify(
+                f"trial {running.number}  epoch {running.without[0]} has no "
+                f"{self._settings.metric!r}, nor any other val_ metric; if none comes, the search "
+                "ends with this trial"
+            )
+
     def ended(self, trials, number):
         trial = next(trial for trial in trials if trial.number == number)
         seconds = duration(trial.user_attrs["seconds"])

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shlex
+import socket
 import sys
 from pathlib import Path
 
@@ -32,7 +33,7 @@ class Report:
     Example:
 
     >>> report.best["command"]
-    'python experiments/train.py --config=quickstart --momentum=0.91 --model_dir=runs/tuning/best'
+    'python train.py --momentum=0.91 --model_dir=runs/tuning/best-0007'
     """
 
     def __init__(self, study, program, settings):
@@ -57,7 +58,8 @@ class Report:
         trial = best_of(self._trials(), self._settings.maximize)
         if trial is None:
             return None
-        folder = self._settings.home / "best"
+        # Of its own: the run of a trial that was the best before must not be taken for this one's.
+        folder = self._settings.home / f"best-{trial.number:04d}"
         command = self._program.ready_command(trial.user_attrs["flags"], folder)
         return {**self._row(trial), "command": command}
 
@@ -178,6 +180,7 @@ def existing(settings):
 
 
 def _replace(path, text):
-    partial = path.with_name(f".{path.name}.partial")
+    # Other searches in this folder write it too.
+    partial = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.partial")
     partial.write_text(text)
     partial.replace(path)

@@ -21,7 +21,7 @@ from tfscale.tuning.report import Report
 from tfscale.tuning.run_fields import read_fields
 from tfscale.tuning.settings import Settings
 from tfscale.tuning.space import Space
-from tfscale.tuning.store import Store
+from tfscale.tuning.store import FINISHED, Store
 from tfscale.tuning.trial_process import TrialProcess
 
 _TICK_SECONDS, _LOOK_AROUND_SECONDS = 0.05, 3.0
@@ -177,6 +177,8 @@ class _Search:
     def _follow(self, running):
         for epoch, score in running.follow():
             self._progress.epoch(running, epoch, score)
+        if running.without and not running.scores:
+            self._progress.not_yet(running)
         if running.process.ended:
             self._end(running)
 
@@ -196,7 +198,8 @@ class _Search:
         self._progress.ended(self._store.trials(), running.number)
         self._states.append(state)
         first = self._settings.give_up_after
-        if len(self._states) == first and set(self._states) == {TrialState.FAIL}:
+        failed = len(self._states) == first and set(self._states) == {TrialState.FAIL}
+        if failed and not any(trial.state in FINISHED for trial in self._store.trials()):
             raise SearchError(
                 f"all of the first {first} trials failed; see above why. Mend the program or the "
                 "ranges and start again, with another --folder, or these count as trials"

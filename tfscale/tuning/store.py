@@ -144,7 +144,9 @@ class Store:
             with owners.found_dead(card) as dead:
                 for number in numbers if dead else ():
                     self.tell(number, TrialState.FAIL)
-        return self._queue_lost()
+        # Not two searches the same one; on several machines both may, which costs a trial.
+        with opening(self._settings):
+            return self._queue_lost()
 
     def running_elsewhere(self, mine):
         """The trials that other searches run, or ran when they died."""
