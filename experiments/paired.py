@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from experiments.allreduce.results import aligned
+from experiments.tables import aligned
 
 # Two-sided 95 % of Student's t for 1, 2, ... degrees of freedom.
 T95 = (

@@ -1,5 +1,7 @@
 """The rows of an experiment in a JSON file: read and checked at once, added to run by run."""
 
+import contextlib
+import fcntl
 import json
 import math
 import os
@@ -38,10 +40,14 @@ class Results:
     def __init__(self, path, settings=None, form=None, key=("arm", "seed")):
         # As JSON gives them back: tuples become lists.
         self.path, self._settings = Path(path), json.loads(json.dumps(settings or {}))
-        self._key, self.rows = key, []
-        form = {name: str if name == "arm" else float for name in key} | (form or {})
+        self._key = key
+        self._form = {name: str if name == "arm" else float for name in key} | (form or {})
+        self._load()
+
+    def _load(self):
+        self.rows = []
         for number, row in enumerate(_read(self.path)):
-            if found := _misfit(row, form):
+            if found := _misfit(row, self._form):
                 raise ValueError(f"{self.path}, row {number} {found}; {ADVICE}")
             if named := self._repeated(row):
                 raise ValueError(f"{self.path}, row {number} has {named} once more; {ADVICE}")
@@ -70,26 +76,42 @@ class Results:
     def add(self, row):
         """Adds a row, with the settings, and writes the file: whole, or not at all.
 
+        What another program has added to the file meanwhile stays in it, and is in `rows` then.
+
         Raises:
             ValueError: for a number that JSON does not have (NaN, infinity), which it names; for
-                a run that is there.
+                a run that is there; if the file no longer holds such rows.
         """
         row = {**row, **self._settings}
         for name, value in row.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{name}={value} cannot be written as JSON; give None: {row}")
-        if named := self._repeated(row):
-            raise ValueError(f"{self.path} has a run of {named} already")
-        self.rows.append(row)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_name(self.path.name + ".partial")
-        partial.write_text(json.dumps(self.rows, indent=1, allow_nan=False) + "\n")
-        os.replace(partial, self.path)
+        with _alone_in(self.path.parent):
+            self._load()
+            if named := self._repeated(row):
+                raise ValueError(f"{self.path} has a run of {named} already")
+            self.rows.append(row)
+            partial = self.path.with_name(self.path.name + ".partial")
+            partial.write_text(json.dumps(self.rows, indent=1, allow_nan=False) + "\n")
+            os.replace(partial, self.path)
 
     def _repeated(self, row):
         """The key of a row as text if another has it, else None."""
         key = {name: row.get(name) for name in self._key}
         return ", ".join(f"{k}={v}" for k, v in key.items()) if self.has(**key) else None
+
+
+@contextlib.contextmanager
+def _alone_in(folder):
+    """Holds the lock of a folder; ends with the process, whatever becomes of it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # A file system without locks.
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _read(path):

@@ -1,62 +1,14 @@
-"""What the settings of a run must satisfy; a mistake found here costs a second.
+"""How the settings of a run must fit together; a mistake found here costs a second.
 
 Found by TensorFlow it would cost minutes and a traceback. A setting that would have no effect is
 an error, not a run of another kind.
 """
 
 import itertools
-import math
 
-_LARGE = 1e30  # Times a batch it is still a number of float32.
-# What a field may be, both ends included; of a tuple, each of its values.
-_RANGES = {
-    "image_size": (1, math.inf),
-    "eval_image_size": (1, math.inf),
-    "min_crop_area": (0.001, 1),
-    "eval_crop_fraction": (0.001, 1),
-    "width": (0.001, 100),
-    "norm_group_size": (1, math.inf),
-    "norm_span": (1, math.inf),
-    "global_batch_size": (1, math.inf),
-    "per_replica_batch_size": (1, math.inf),
-    "reference_batch_size": (1, math.inf),
-    "reference_replicas": (1, math.inf),
-    "micro_batches": (1, math.inf),
-    "epochs": (1, math.inf),
-    "base_learning_rate": (0, _LARGE),
-    "peak_learning_rate": (0, _LARGE),
-    "end_learning_rate": (0, _LARGE),
-    "warmup_epochs": (0, math.inf),
-    "learning_rate_epochs": (0, math.inf),
-    "learning_rate_values": (0, _LARGE),
-    "momentum": (0, 0.9999),
-    "momentum_epochs": (0, math.inf),
-    "momentum_values": (0, 0.9999),
-    "weight_decay": (0, _LARGE),
-    "lars_trust_coefficient": (1e-9, _LARGE),
-    "lars_trust_clip": (0, _LARGE),
-    "label_smoothing": (0, 0.9999),
-    "ema": (0, 0.999999),
-    "phase_epochs": (1, math.inf),
-    "phase_image_sizes": (1, math.inf),
-    "phase_batch_sizes": (1, math.inf),
-    "phase_min_crop_areas": (0.001, 1),
-    "phase_magnitudes": (0, 10),
-    "compression_ratio": (1e-6, 1),
-    "compression_warmup_epochs": (0, math.inf),
-    "compression_momentum": (0, 0.9999),
-    "bucket_bytes": (1, math.inf),
-    "streams": (1, 64),
-    "start_timeout": (0.001, math.inf),
-    "threads": (1, 1024),
-    "seed": (0, 2**32 - 1),  # what NumPy's generators take
-    "save_every": (1, math.inf),
-    "train_images": (1, math.inf),
-    "num_classes": (1, 2**31 - 1),
-    "assumed_workers": (1, math.inf),
-    "assumed_devices_per_worker": (1, math.inf),
-    "assumed_images_per_second": (1e-3, math.inf),
-}
+from experiments import run_ranges
+from experiments.run_ranges import shown
+
 _OF_PHASES = (
     "phase_image_sizes",
     "phase_batch_sizes",
@@ -71,26 +23,13 @@ class SettingsError(ValueError):
 
 def check(run):
     """Raises ValueError, naming the flag, for a `RunConfig` that cannot be run as it says."""
-    _check_ranges(run)
+    run_ranges.check(run)
     _check_input(run)
     _check_phases(run)
     _check_batch(run)
     _check_learning_rate(run)
     _check_optimizer(run)
     _check_compression(run)
-
-
-def _check_ranges(run):
-    for name, (low, high) in _RANGES.items():
-        value = getattr(run, name)
-        for each in value if isinstance(value, tuple) else (value,):
-            number = isinstance(each, int | float)
-            if number and not (low <= each <= high and math.isfinite(each)):
-                bounds = f"from {low:g} to {high:g}" if high < math.inf else f"at least {low:g}"
-                of = f", of which {each}" if isinstance(value, tuple) else ""
-                raise ValueError(
-                    f"--{name}={_shown(value)}{of} is out of range: it must be {bounds}"
-                )
 
 
 def _check_input(run):
@@ -104,7 +43,7 @@ def _check_input(run):
         run.rand_augment[0] >= 0 and 0 <= run.rand_augment[1] <= 10
     ):
         raise ValueError(
-            f"--rand_augment={_shown(run.rand_augment)}: wanted a number of operations and a "
+            f"--rand_augment={shown(run.rand_augment)}: wanted a number of operations and a "
             "magnitude from 0 to 10, such as 2,9"
         )
     if run.cache_dir is not None and run.cache != "disk":
@@ -135,24 +74,24 @@ def _check_phases(run):
         values = getattr(run, name)
         if values is not None and len(values) != count:
             raise ValueError(
-                f"--{name}={_shown(values)} has {len(values)} values, but there are {count} phases "
-                f"(--phase_epochs={_shown(run.phase_epochs)}): one for each"
+                f"--{name}={shown(values)} has {len(values)} values, but there are {count} phases "
+                f"(--phase_epochs={shown(run.phase_epochs)}): one for each"
             )
     if run.epochs != sum(run.phase_epochs):
         raise ValueError(
             f"--epochs={run.epochs}, but the phases have {sum(run.phase_epochs)} epochs together "
-            f"(--phase_epochs={_shown(run.phase_epochs)}): change one of the two"
+            f"(--phase_epochs={shown(run.phase_epochs)}): change one of the two"
         )
     if run.phase_image_sizes and run.image_size != run.phase_image_sizes[-1]:
         raise ValueError(
             f"--image_size={run.image_size} is not the size of the last phase (--phase_image_sizes="
-            f"{_shown(run.phase_image_sizes)}): make it {run.phase_image_sizes[-1]}"
+            f"{shown(run.phase_image_sizes)}): make it {run.phase_image_sizes[-1]}"
         )
     if run.rand_augment is None:
         _refuse(run, "phase_magnitudes", "without --rand_augment, such as 2,9")
     elif not run.rand_augment[0]:
-        shown = _shown(run.rand_augment)
-        _refuse(run, "phase_magnitudes", f"with --rand_augment={shown}, which has 0 operations")
+        given = shown(run.rand_augment)
+        _refuse(run, "phase_magnitudes", f"with --rand_augment={given}, which has 0 operations")
 
 
 def _check_batch(run):
@@ -179,7 +118,7 @@ def _check_batch(run):
     meant = reference or run.global_batch_size
     if largest and largest != meant:
         raise ValueError(
-            f"--phase_batch_sizes={_shown(run.phase_batch_sizes)}: the largest must be the batch "
+            f"--phase_batch_sizes={shown(run.phase_batch_sizes)}: the largest must be the batch "
             f"that the learning rate is meant for, {meant} "
             f"(--{'reference' if reference else 'global'}_batch_size)"
         )
@@ -201,12 +140,12 @@ def _check_learning_rate(run):
             continue
         if len(epochs) != len(values) or len(epochs) < 2:
             raise ValueError(
-                f"--{of}_epochs={_shown(epochs)} and --{of}_values={_shown(values)}: as many of "
+                f"--{of}_epochs={shown(epochs)} and --{of}_values={shown(values)}: as many of "
                 "one as of the other are needed, two at least"
             )
         if any(b <= a for a, b in itertools.pairwise(epochs)) or epochs[-1] > run.epochs:
             raise ValueError(
-                f"--{of}_epochs={_shown(epochs)} must ascend, to {run.epochs} (--epochs) at most"
+                f"--{of}_epochs={shown(epochs)} must ascend, to {run.epochs} (--epochs) at most"
             )
         for name in others:
             _refuse(run, name, f"with --{of}_values, which say it for every step")
@@ -275,10 +214,4 @@ def _refuse(run, name, why):
     """Raises if a field has another value than its default, which would have no effect."""
     value = getattr(run, name)
     if value != type(run).__dataclass_fields__[name].default:
-        raise ValueError(f"--{name}={_shown(value)} has no effect {why}")
-
-
-def _shown(value):
-    if isinstance(value, tuple):
-        return ",".join(f"{v:g}" if isinstance(v, float) else str(v) for v in value)
-    return value
+        raise ValueError(f"--{name}={shown(value)} has no effect {why}")

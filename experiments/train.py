@@ -12,7 +12,6 @@ One program for one device and for many workers; a launcher starts it once per w
 import dataclasses
 import functools
 import importlib.metadata
-import json
 import logging
 import os
 import sys
@@ -23,9 +22,8 @@ from pathlib import Path
 # Started as a file, Python puts experiments/ on the path in place of the folder above it.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from experiments import communication, failures, inputs, optimization, scaling
+from experiments import communication, failures, inputs, optimization, scaling, summary, trial
 from experiments.imagenet import config as imagenet
-from experiments.imagenet import trial
 from experiments.quickstart import config as quickstart
 from experiments.quickstart.datasets import DATASETS, ensure_records
 from experiments.run_checks import SettingsError
@@ -67,7 +65,7 @@ def main(argv=None):
             scaling.for_replicas(run, topology)  # for its errors, which then come at once
         if run.dry_run:
             if cluster.is_leader:
-                from experiments.imagenet import plan
+                from experiments import plan
 
                 plan.show(run, topology)
             return 0
@@ -182,10 +180,29 @@ def train(run, cluster):
     if run.micro_batches > 1:
         accumulation.accumulate_gradients(model, run.micro_batches)
 
+    export_dir = model_dir / "export"
+
+    def export_model():
+        if cluster.is_leader:
+            print(f"exporting to {export_dir} ...", flush=True)
+        export(
+            model,
+            export_dir,
+            image_size=run.eval_image_size or run.image_size,
+            class_names=pictures.class_names,
+            crop_fraction=run.eval_crop_fraction,
+        )
+
     # ------------------------------------------------------------------ fit
     if is_complete:
         # Nothing is trained, but it is an error if the run was another one.
         progressive.fit(model, phases, phase_data, resume=resume, verbose=0)
+        # Asked for only now; as worker 0 sees it, for it writes there meanwhile.
+        lacks_export = run.export and not export_dir.exists()
+        if distribute.gather_values(strategy, "the export", lacks_export, 600)[0]:
+            export_model()
+            if cluster.is_leader:
+                summary.add(model_dir / "summary.json", export_dir=str(export_dir))
         if cluster.is_leader:
             print(
                 f"{model_dir} has its {run.epochs} epochs and is complete; see summary.json there"
@@ -214,15 +231,7 @@ def train(run, cluster):
     )
     results = evaluation.evaluate(model, held_out(run.image_size), **scores)
     if run.export:
-        if cluster.is_leader:
-            print(f"exporting to {model_dir / 'export'} ...", flush=True)
-        export(
-            model,
-            model_dir / "export",
-            image_size=run.eval_image_size or run.image_size,
-            class_names=pictures.class_names,
-            crop_fraction=run.eval_crop_fraction,
-        )
+        export_model()
 
     # ------------------------------------------------------------------ summary
     from tfscale import data
@@ -230,28 +239,12 @@ def train(run, cluster):
     skipped = distribute.gather_values(
         strategy, "skipped records", len(data.skipped_records()), timeout_seconds=600
     )
-    # Not measured where there were too few steps after the first ones, which trace the graph.
-    measured = [speed.images_per_second if speed.epochs else None for speed in speeds]
-    summary = {
-        "accuracy": results["top_1"],
-        "top_5": results["top_5"],
-        "loss": results["loss"],
-        "images_per_second": measured[-1],
-        "images_per_second_of_phases": measured,
-        "workers": topology.workers,
-        "devices_per_worker": topology.devices_per_worker,
-        "global_batch": run.global_batch_size,
-        "epochs": run.epochs,
-        "skipped_records": sum(skipped),
-        "input": inputs.summary(run),
-        "wall_seconds": time.monotonic() - start,
-        "export_dir": str(model_dir / "export") if run.export else None,
-        "log_dir": str(model_dir / "logs"),
-    }
+    seconds = time.monotonic() - start
+    found = summary.of(run, topology, results, speeds, sum(skipped), seconds)
     if cluster.is_leader:
-        write_json(model_dir / "summary.json", summary)
+        summary.write(model_dir / "summary.json", found)
         print(
-            f"accuracy {summary['accuracy']:.4f}; summary in {model_dir / 'summary.json'}",
+            f"accuracy {found['accuracy']:.4f}; summary in {model_dir / 'summary.json'}",
             flush=True,
         )
     # A worker that leaves while another still works looks like one that died.
@@ -263,13 +256,6 @@ def fixed_size(run, phases):
     """The side of all pictures that the model will meet; None where they differ."""
     sizes = {phase.image_size for phase in phases} | {run.eval_image_size or run.image_size}
     return None if run.rectangular_eval or len(sizes) > 1 else sizes.pop()
-
-
-def write_json(path, value):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(value, indent=2) + "\n")
-    partial.replace(path)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments import outputs, tables
 from experiments.allreduce import benchmark, claims, methods, results, shapes, timeline, workers
 from tests.network_lab import real_lab
 from tfscale.distribute import compression
@@ -221,7 +222,7 @@ def test_the_table_of_a_small_model_keeps_its_digits_and_says_what_it_is():
     [(0, "0.0"), (150, "0.000150"), (12_340, "0.0123"), (999_999, "1.000"), (178.96e6, "179.0")],
 )
 def test_megabytes_have_three_digits(size, text):
-    assert results.megabytes(size) == text
+    assert tables.megabytes(size) == text
 
 
 def test_the_table_without_stock_has_no_ratios():
@@ -231,7 +232,7 @@ def test_the_table_without_stock_has_no_ratios():
 
 def test_json_is_a_list_of_rows(tmp_path):
     path = tmp_path / "new" / "rows.json"
-    results.write_json(path, ROWS, workers=4)
+    outputs.write_json(path, ROWS, workers=4)
     rows = json.loads(path.read_text())
     assert [r["method"] for r in rows] == ["stock", "stock:pack=best", "2d"]
     assert all(set(results.COLUMNS) <= set(r) and r["workers"] == 4 for r in rows)
@@ -463,7 +464,7 @@ def test_training_of_two_workers(tmp_path):
 
 def matplotlib_is_there():
     try:
-        results.check_matplotlib()
+        outputs.check_matplotlib()
     except ImportError:
         return False
     return True

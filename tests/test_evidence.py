@@ -36,6 +36,16 @@ def test_rows_are_kept_with_their_settings(tmp_path):
         Results(path, {"epochs": 4, "widths": (4, 8)})
 
 
+def test_two_programs_add_to_one_file_and_lose_nothing(tmp_path):
+    one, other = Results(tmp_path / "rows.json"), Results(tmp_path / "rows.json")
+    one.add({"arm": "dense", "seed": 0})
+    other.add({"arm": "dense", "seed": 1})
+    assert other.has(arm="dense", seed=0) and len(Results(other.path).rows) == 2
+    with pytest.raises(ValueError, match="has a run of arm=dense, seed=1 already"):
+        one.add({"arm": "dense", "seed": 1})
+    assert len(one.rows) == 2
+
+
 def test_a_number_that_json_lacks_is_named_and_not_written(tmp_path):
     results = Results(tmp_path / "rows.json")
     with pytest.raises(ValueError, match="loss=nan cannot be written"):

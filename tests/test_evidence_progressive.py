@@ -7,10 +7,10 @@ import os
 import numpy as np
 import pytest
 
-from experiments import imagenette
+from experiments import imagenette, ratios
 from experiments.precision import run as precision
-from experiments.progressive import report, training
 from experiments.progressive import run as progressive
+from experiments.progressive import training
 from experiments.recipe import report as recipe_report
 from experiments.recipe import run as recipe
 
@@ -277,9 +277,9 @@ def test_ratios_are_geometric_means():
         for arm, values in (("a", (1.0, 8.0)), ("b", (2.0, 4.0)))
         for seed, seconds in enumerate(values)
     ]
-    value, low, high, n = report.ratio(rows, "a", "b", "seconds")
+    value, low, high, n = ratios.ratio(rows, "a", "b", "seconds")
     assert (value, n) == (pytest.approx(1.0), 2) and low < 1 < high
-    assert report.ratio(rows[::2], "a", "b", "seconds")[1:] == (None, None, 1)
+    assert ratios.ratio(rows[::2], "a", "b", "seconds")[1:] == (None, None, 1)
 
 
 def test_precision_compares_accuracy_speed_and_memory(runs, tmp_path, capsys):

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.allreduce import claims, iperf, lab, lab_command, network_commands, rates
+from experiments import rates
+from experiments.allreduce import claims, iperf, lab, lab_command, network_commands
 from experiments.allreduce.lab import Lab
 from experiments.allreduce.network_commands import LabError
 from tests.network_lab import real_lab

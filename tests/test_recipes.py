@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import inputs, optimization, scaling, train
-from experiments.imagenet import plan, trial
+from experiments import inputs, memory, optimization, plan, scaling, train, trial
 from experiments.imagenet.config import MLPERF_POINTS, RECIPES
 from experiments.run_config import RunConfig
 from tfscale import keras
@@ -98,7 +97,7 @@ def test_memory_of_a_device(models, monkeypatch):
     model = models(run, 10, 32)
     optimizer = optimization.build_optimizer(run, phases, [10])
     optimizer.build(model.trainable_variables)
-    found = plan.memory(run, topology, phases, model, optimizer)
+    found = memory.bytes_of(run, topology, phases, model, optimizer)
     trainable = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
     assert found["weights"] == 4 * model.count_params()
     assert found["gradients"] == 4 * trainable
@@ -106,7 +105,7 @@ def test_memory_of_a_device(models, monkeypatch):
     assert found["pictures"] == 32 * 32 * 32 * 3
     # The first norm layer's output alone is 32 examples x 32 x 32 x 16 x 4 bytes.
     assert found["activations"] > 10 * 32 * 32 * 32 * 16 * 4
-    halved = plan.memory(
+    halved = memory.bytes_of(
         RunConfig(**{**vars(run), "micro_batches": 2}), topology, phases, model, optimizer
     )
     assert halved["activations"] == found["activations"] / 2

@@ -234,6 +234,15 @@ def test_a_complete_run_of_other_settings_is_an_error(monkeypatch, capsys, tmp_p
         assert train.main([*common, *flags]) == 1
         assert wanted in capsys.readouterr().err
     assert (tmp_path / "summary.json").read_text() == summary
+    # The export that was left out is made when it is asked for, and nothing else changes.
+    exported = str(tmp_path / "export")
+    assert train.main([*common, "--export"]) == 0
+    said = capsys.readouterr().out
+    assert f"exporting to {exported}" in said and "is complete" in said
+    assert (tmp_path / "export" / "saved_model.pb").exists()
+    changed = json.loads((tmp_path / "summary.json").read_text())
+    assert changed == {**json.loads(summary), "export_dir": exported}
+    assert train.main([*common, "--export"]) == 0 and "exporting" not in capsys.readouterr().out
     keras.mixed_precision.set_global_policy("float32")
 
 

@@ -13,11 +13,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from experiments import outputs
 from experiments.allreduce import methods as methods_lib
 from experiments.allreduce import peers, results, shapes, workers
 from experiments.allreduce.lab import CONGESTION, Lab
-from experiments.allreduce.rates import format_rate, parse_rate
 from experiments.commands import exit_code
+from experiments.rates import format_rate, parse_rate
 from tfscale.processes import run_group
 
 _EPILOG = f"""\
@@ -48,8 +49,8 @@ def main(argv=None):
 
     def run():
         if args.plot or args.timeline:
-            results.check_matplotlib()
-        results.check_writable(args, "json", "plot", "timeline", folders=("logs",))
+            outputs.check_matplotlib()
+        outputs.check_writable(args, "json", "plot", "timeline", folders=("logs",))
         return _run(args)
 
     return exit_code(run, "stopped by Ctrl-C; the lab is taken down")
@@ -175,7 +176,7 @@ def _run(args):
     if args.devices_per_worker > 1 and any(row["method"] in peers.METHODS for row in rows):
         print("peers have one device a worker", flush=True)
     if args.json:
-        results.write_json(
+        outputs.write_json(
             args.json,
             rows,
             mode=args.mode,

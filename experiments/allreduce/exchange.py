@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from experiments.allreduce.measuring import Meter, report
 from experiments.allreduce.methods import PACKS, parse_method
-from experiments.allreduce.rates import format_bytes
 from experiments.allreduce.trial import Trial
+from experiments.rates import format_bytes
 from tfscale.distribute import gather_values
 
 _MOST_WARM_UPS = 20

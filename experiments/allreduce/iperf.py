@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from experiments.allreduce.network_commands import LabError
-from experiments.allreduce.rates import format_rate, parse_rate
+from experiments.rates import format_rate, parse_rate
 
 _PORT = 5201
 _START_SECONDS = 10

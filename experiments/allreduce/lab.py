@@ -20,7 +20,7 @@ import threading
 
 from experiments.allreduce import claims, iperf
 from experiments.allreduce.network_commands import LabError, check_machine, run
-from experiments.allreduce.rates import parse_rate
+from experiments.rates import parse_rate
 
 INTERFACE = "eth0"
 CONGESTION = "cubic"

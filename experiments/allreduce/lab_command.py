@@ -7,7 +7,7 @@ from experiments.allreduce import claims
 from experiments.allreduce import lab as lab_lib
 from experiments.allreduce.lab import Lab
 from experiments.allreduce.network_commands import LabError, check_machine
-from experiments.allreduce.rates import format_rate, parse_rate
+from experiments.rates import format_rate, parse_rate
 
 
 def main(argv=None):

@@ -16,7 +16,7 @@ import math
 import re
 
 from experiments.allreduce import peers
-from experiments.allreduce.rates import parse_bytes
+from experiments.rates import parse_bytes
 
 COMPRESSIONS = ("bfloat16", "float16", "int8", "topk")
 # What `pack=best` tries; 0 is TensorFlow's default, one pack of everything.

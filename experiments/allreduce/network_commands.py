@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 
 # Not every user's PATH has them.
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
@@ -42,7 +43,7 @@ def check_machine():
     if os.geteuid() != 0:
         raise LabError(
             "the network lab needs root, for network namespaces and tc: run the same command "
-            "with sudo"
+            f"with sudo and this Python, as sudo drops the environment: sudo {sys.executable} ..."
         )
 
 

@@ -1,9 +1,10 @@
-"""Rows of the benchmark: from the workers' samples, to JSON, a table, and a plot."""
+"""Rows of the benchmark: from the workers' samples, to a table and a plot."""
 
-import json
-import math
 import statistics
 from pathlib import Path
+
+from experiments.rates import format_bytes
+from experiments.tables import aligned, megabytes
 
 # Float32 methods sum the same numbers in another order.
 _SAME_SUM = 1e-3
@@ -75,13 +76,6 @@ def rows_of(reports, payload_bytes_per_second):
     return rows
 
 
-def write_json(path, rows, **facts):
-    """Writes the list of rows; `facts` about the run (workers, rate, ...) go into each of them."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([{**row, **facts} for row in rows], indent=1) + "\n")
-
-
 def table(rows):
     """Returns the rows as text for people, with ratios to stock."""
     train = any(row.get("samples_per_second") for row in rows)
@@ -118,36 +112,11 @@ def table(rows):
     return text
 
 
-def megabytes(size):
-    """Returns a number of bytes in MB with at least three digits that count.
-
-    Example:
-        >>> megabytes(153_300_000), megabytes(12_340), megabytes(0)
-        ('153.3', '0.0123', '0.0')
-    """
-    if not size:
-        return "0.0"
-    value = size / 1e6
-    return f"{value:.{max(1, 2 - math.floor(math.log10(value)))}f}"
-
-
-def aligned(cells):
-    """Returns rows of cells as lines: the first column to the left, the others to the right."""
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    lines = []
-    for row in cells:
-        first = row[0].ljust(widths[0])
-        rest = (c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))
-        lines.append("  ".join([first, *rest]).rstrip())
-    lines.insert(1, "-" * max(map(len, lines)))
-    return "\n".join(lines)
-
-
 def plot(path, rows, title):
     """Draws the rows' times, with their spread, into a picture file.
 
     Raises:
-        ImportError: without matplotlib; `check_matplotlib` asks before hours of measuring.
+        ImportError: without matplotlib; `outputs.check_matplotlib` asks before hours of measuring.
     """
     from matplotlib.figure import Figure
 
@@ -179,43 +148,6 @@ def plot(path, rows, title):
     figure.savefig(path, dpi=120)
 
 
-def check_matplotlib():
-    """Raises ImportError with the way out where plots cannot be drawn."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            "plots need matplotlib, which is not installed: pip install matplotlib"
-        ) from error
-
-
-def check_writable(args, *flags, folders=()):
-    """Raises ValueError for a file or folder that could not be written after the measurement.
-
-    Args:
-        args: of `argparse`.
-        flags: `str`, names of arguments that name a file, or are None.
-        folders: those that name a folder.
-    """
-    for flag in (*flags, *folders):
-        path = getattr(args, flag)
-        if not path:
-            continue
-        file = Path(path) / ".writable" if flag in folders else Path(path)
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            is_new = not file.exists()
-            file.open("ab").close()
-            if is_new:
-                file.unlink()
-        except (FileExistsError, NotADirectoryError) as error:
-            raise ValueError(
-                f"--{flag}={path} can't be written: {file.parent} is not a folder"
-            ) from error
-        except OSError as error:
-            raise ValueError(f"--{flag}={path} can't be written: {error.strerror}") from error
-
-
 def _is_small(rows):
     """Whether an uncompressed exchange sends less than the least for a million parameters."""
     exact = [row.get("payload_bytes") for row in rows if "+" not in row["method"]]
@@ -240,8 +172,6 @@ def _check_sums(facts):
 def _label(row):
     if not row["method"].endswith("pack=best"):
         return row["method"]
-    from experiments.allreduce.rates import format_bytes
-
     pack = row["bytes_per_pack"]
     return f"{row['method']} ({format_bytes(pack) if pack else 'one pack'})"
 

@@ -21,10 +21,11 @@ import tempfile
 import threading
 from pathlib import Path
 
-from experiments.allreduce import results, workers
+from experiments import outputs, tables
+from experiments.allreduce import workers
 from experiments.allreduce.lab import Lab
 from experiments.allreduce.network_commands import LabError, run
-from experiments.allreduce.rates import format_bytes, parse_rate
+from experiments.rates import format_bytes, parse_rate
 from tfscale.processes import run_group
 
 PLANS = ((0, 4), (64 << 10, 2), (256 << 10, 2), (1 << 20, 2), (1 << 20, 4), (4 << 20, 4))
@@ -33,7 +34,7 @@ PLANS = ((0, 4), (64 << 10, 2), (256 << 10, 2), (1 << 20, 2), (1 << 20, 4), (4 <
 def main(argv=None):
     args = _arguments(argv)
     try:
-        results.check_writable(args, "json")
+        outputs.check_writable(args, "json")
         rows, connections = _measure(args)
     except (LabError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -42,7 +43,7 @@ def main(argv=None):
     print(table(rows))
     if args.json:
         facts = {"workers": args.workers, "rate": args.rate, "connections": connections}
-        results.write_json(args.json, rows, **facts)
+        outputs.write_json(args.json, rows, **facts)
     return 0
 
 
@@ -176,7 +177,7 @@ def table(rows):
                 f"{row['seconds_of_gradients']:.2f}" if size else "-",
             ]
         )
-    return results.aligned(lines)
+    return tables.aligned(lines)
 
 
 if __name__ == "__main__":

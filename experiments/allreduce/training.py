@@ -10,8 +10,8 @@ from experiments.allreduce import exchange
 from experiments.allreduce.emulated_model import WIDTH, Recorder, emulated_model
 from experiments.allreduce.measuring import Meter, Sample, report
 from experiments.allreduce.methods import PACKS, parse_method
-from experiments.allreduce.rates import format_bytes
 from experiments.allreduce.trial import Trial
+from experiments.rates import format_bytes
 from tfscale import keras
 from tfscale.distribute import gather_values
 

@@ -3,7 +3,7 @@
 import statistics
 
 from experiments import paired
-from experiments.allreduce.results import aligned
+from experiments.tables import aligned
 
 
 def curves(rows):

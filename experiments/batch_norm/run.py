@@ -1,6 +1,6 @@
 """Does the size of batch-norm groups matter when the batch of each replica is small?
 
-    python -m experiments.batch_norm.run            # groups of 1, 2, 4, 8 replicas: 40 min
+    python -m experiments.batch_norm.run            # groups of 1, 2, 4, 8 replicas: 35 min
     python -m experiments.batch_norm.run --quick    # does it run? digits, under 3 minutes
     python -m experiments.batch_norm.run --report   # tables and plot of what is there
 

@@ -1,8 +1,8 @@
 """Does compression of gradients keep the accuracy? Several arms, the same seeds in each.
 
     python -m experiments.compression.run                     # all arms, 3 seeds, Fashion-MNIST
-    python -m experiments.compression.run --quick             # does it run? digits, 2 minutes
-    python -m experiments.compression.run --seeds=5 --epochs=10 --workers=4
+    python -m experiments.compression.run --quick             # does it run? digits, under 3 minutes
+    python -m experiments.compression.run --workers=4 --json=runs/four.json
     python -m experiments.compression.run --report            # table and plot of what is there
 
 Resumable: what is in the results file is not run again. Each arm is compared with "dense" at the

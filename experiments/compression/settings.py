@@ -6,7 +6,6 @@ from pathlib import Path
 from experiments import fashion, flag_ranges
 
 RESULTS = Path(__file__).resolve().parent / "results" / "fashion_mnist.json"
-# What all rows of one file have in common.
 SETTINGS = ("dataset", "examples", "epochs", "batch", "learning_rate", "ratio")
 
 
@@ -31,13 +30,13 @@ def add_settings(parser):
 
 
 def settings_of(args):
-    """What `add_settings` has read and a row keeps, by name."""
-    return {name: getattr(args, name) for name in SETTINGS}
+    """What all rows of one file have in common; how many hold gradients back decides too."""
+    return {name: getattr(args, name) for name in (*SETTINGS, "workers", "devices_per_worker")}
 
 
 def flags_of(args):
     """What `add_settings` has read, as flags again."""
-    given = settings_of(args) | {"data_dir": args.data_dir}
+    given = {name: getattr(args, name) for name in (*SETTINGS, "data_dir")}
     return [f"--{name}={value}" for name, value in given.items() if value is not None]
 
 

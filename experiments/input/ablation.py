@@ -11,9 +11,9 @@ import math
 import sys
 from pathlib import Path
 
-from experiments.allreduce.results import aligned
 from experiments.commands import exit_code
 from experiments.input import ablation_arms, benchmark, photos, results
+from experiments.tables import aligned
 
 _EPILOG = """\
 optimisations:

@@ -12,9 +12,9 @@ import sys
 import tempfile
 import textwrap
 
-from experiments.allreduce.results import check_matplotlib, check_writable, write_json
 from experiments.commands import exit_code
 from experiments.input import bound, photos, pipelines, results, running
+from experiments.outputs import check_matplotlib, check_writable, write_json
 
 DRAIN = 10  # batches
 

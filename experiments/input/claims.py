@@ -13,8 +13,8 @@ import json
 import sys
 from pathlib import Path
 
-from experiments.allreduce.results import aligned
 from experiments.input.results import paired_ratio
+from experiments.tables import aligned
 
 # Peers that give uint8: what the record is held against.
 PEERS = ("dali", "torchvision", "grain", "ffcv", "simplejpeg")

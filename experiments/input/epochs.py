@@ -15,9 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from experiments.allreduce.results import check_matplotlib, check_writable
 from experiments.commands import exit_code
 from experiments.input import epochs_report, epochs_run, fresh_process, slow_source, tiers
+from experiments.outputs import check_matplotlib, check_writable
 
 _COLUMNS = """\
 columns:

@@ -3,7 +3,7 @@
 import statistics
 from pathlib import Path
 
-from experiments.allreduce.results import aligned
+from experiments.tables import aligned
 
 # What should be reached: the second epoch against the first, decoded pictures against none kept.
 WARM, DECODED = 10, 3

@@ -13,10 +13,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from experiments.allreduce.rates import parse_bytes
-from experiments.allreduce.results import check_matplotlib, check_writable
 from experiments.commands import exit_code
 from experiments.input import fresh_process, memory_report, memory_run, tiers
+from experiments.outputs import check_matplotlib, check_writable
+from experiments.rates import parse_bytes
 
 _EPILOG = """\
 tiers:

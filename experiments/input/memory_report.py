@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from experiments.allreduce.results import aligned
+from experiments.tables import aligned
 
 NO_GROWTH, GROWS, UNCLEAR = "no growth", "GROWS", "unclear"
 _SHARE = 0.01  # of the resident memory: a rise that counts

@@ -3,7 +3,7 @@
 import statistics
 from pathlib import Path
 
-from experiments.allreduce.results import aligned
+from experiments.tables import aligned
 
 
 def rows_of(samples, facts):

@@ -12,9 +12,10 @@ import os
 import statistics
 import sys
 
-from experiments.allreduce.results import aligned, check_writable, write_json
 from experiments.commands import exit_code
 from experiments.input import sharing_run
+from experiments.outputs import check_writable, write_json
+from experiments.tables import aligned
 from tfscale.cores import LOCAL_WORKERS
 from tfscale.testing import run_in_processes
 

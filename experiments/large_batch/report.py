@@ -1,9 +1,9 @@
 """What came out: tables, the answer in one line, and a plot."""
 
 from experiments import paired
-from experiments.allreduce.results import aligned
 from experiments.large_batch.search import best, tried_of
 from experiments.large_batch.settings import OPTIMIZERS, arm
+from experiments.tables import aligned
 
 # What the question asks for, in accuracy.
 HELD, LOST = 0.01, 0.02

@@ -1,10 +1,10 @@
 """What came out: accuracy and speed against the baseline, and accuracy per step as a plot."""
 
-import math
+import statistics
 
-from experiments import paired
-from experiments.allreduce.results import aligned
+from experiments import paired, ratios
 from experiments.official.arms import ARMS, BASELINE
+from experiments.tables import aligned
 
 
 def accuracy_table(rows):
@@ -18,17 +18,12 @@ def speed_table(rows):
     The factor is the geometric mean over the seeds, with its 95 % interval: runs of one seed
     follow each other, so that what else the machine does meets all arms of it alike.
     """
-    measured = [
-        {**row, "log_speed": math.log(row["images_per_second"])}
-        for row in rows
-        if row["images_per_second"]
-    ]
+    measured = [row for row in rows if row["images_per_second"]]
     lines = [["arm", "images/s", f"of {BASELINE}'s, 95 % interval", "seeds"]]
-    for found in paired.compare(measured, BASELINE, metric="log_speed"):
-        factor = f"{math.exp(found['difference']):.3f}"
-        if found["low"] is not None:
-            factor += f" [{math.exp(found['low']):.3f}, {math.exp(found['high']):.3f}]"
-        lines.append([found["arm"], f"{math.exp(found['mean']):.0f}", factor, str(found["n"])])
+    for arm in dict.fromkeys(row["arm"] for row in measured):
+        speeds = [row["images_per_second"] for row in measured if row["arm"] == arm]
+        factor = ratios.cell(measured, arm, BASELINE, "images_per_second")
+        lines.append([arm, f"{statistics.geometric_mean(speeds):.0f}", factor, str(len(speeds))])
     return aligned(lines)
 
 

@@ -1,6 +1,6 @@
 """tf-models-official and tensorflow-addons at work with tfscale, and side by side with it.
 
-    python -m experiments.official.run            # 9 arms x 3 seeds: about 20 minutes, 2 cores
+    python -m experiments.official.run            # 9 arms x 3 seeds: about 15 minutes, 2 cores
     python -m experiments.official.run --quick    # does it run? digits, under 3 minutes
     python -m experiments.official.run --report   # tables and plot of what is there
     python -m launch.local --workers=2 -m experiments.official.run -- --quick \\

@@ -13,10 +13,10 @@ import statistics
 import sys
 from pathlib import Path
 
-from experiments import commands, imagenette, paired
-from experiments.allreduce.results import aligned
-from experiments.progressive import flags, report, training
+from experiments import commands, imagenette, paired, ratios
+from experiments.progressive import flags, training
 from experiments.results_file import Results
+from experiments.tables import aligned
 
 RESULTS = Path(__file__).resolve().parent / "results"
 QUICK = {
@@ -111,20 +111,11 @@ def cost_table(rows):
     for arm in dict.fromkeys(row["arm"] for row in rows):
         own = [row for row in flat if row["arm"] == arm]
         cells = [arm, f"{statistics.median(row['speed'] for row in own):.0f}"]
-        cells += [_ratio(flat, arm, "speed")]
+        cells += [ratios.cell(flat, arm, "float32", "speed")]
         cells += [f"{statistics.fmean(row['memory_mb'] for row in own):.0f} MB"]
-        cells += [_ratio(flat, arm, "memory_mb")]
+        cells += [ratios.cell(flat, arm, "float32", "memory_mb")]
         lines.append(cells)
     return aligned(lines)
-
-
-def _ratio(rows, arm, metric):
-    if arm == "float32":
-        return "1"
-    try:
-        return report.shown_ratio(*report.ratio(rows, arm, "float32", metric)[:3])
-    except ValueError:
-        return "-"
 
 
 def verdict(rows):

@@ -1,10 +1,9 @@
 """What came out of runs that differ in speed: ratios of times, and accuracy over the time."""
 
-import math
 import statistics
 
-from experiments import paired
-from experiments.allreduce.results import aligned
+from experiments import paired, ratios
+from experiments.tables import aligned
 
 # What the rows of a file have to have for `time_table` and `plot_curves`; see `Results`.
 FORM = {
@@ -16,29 +15,6 @@ FORM = {
 }
 
 
-def ratio(rows, arm, baseline, metric="training_seconds"):
-    """Returns the ratio of a metric, arm by baseline, of the same seeds.
-
-    ::
-
-        exp(mean of log(arm / baseline)), and exp of the ends of that mean's 95 % interval
-
-    Returns:
-        ``(ratio, low, high, n)``; low and high are None for one seed.
-
-    Raises:
-        ValueError: if they have no seed in common.
-    """
-    logs = [{**row, metric: math.log(row[metric])} for row in rows if row["arm"] in (arm, baseline)]
-    *found, n = paired.differences(logs, arm, baseline, metric)
-    return (*(None if value is None else math.exp(value) for value in found), n)
-
-
-def shown_ratio(value, low, high):
-    """Returns a ratio as text, such as ``0.51 [0.49, 0.53]``."""
-    return f"{value:.2f} {'-' if low is None else f'[{low:.2f}, {high:.2f}]'}"
-
-
 def time_table(rows, baseline):
     """Returns training times and their ratios to the baseline as text."""
     lines = [
@@ -46,17 +22,13 @@ def time_table(rows, baseline):
     ]
     for arm in dict.fromkeys(row["arm"] for row in rows):
         own = [row for row in rows if row["arm"] == arm]
-        try:
-            found = "1" if arm == baseline else shown_ratio(*ratio(rows, arm, baseline)[:3])
-        except ValueError:
-            found = "-"
         first = statistics.fmean(row["first_steps_seconds"] for row in own)
         speeds = zip(*(row["images_per_second"] for row in own), strict=True)
         lines.append(
             [
                 arm,
                 f"{statistics.fmean(row['training_seconds'] for row in own):.1f} s",
-                found,
+                ratios.cell(rows, arm, baseline),
                 f"{first:.1f} s",
                 ", ".join(f"{statistics.median(speed):.0f}" for speed in speeds),
             ]

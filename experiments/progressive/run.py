@@ -11,7 +11,7 @@ what is in the results is not run again. Each run is a process of its own.
 import sys
 from pathlib import Path
 
-from experiments import commands, imagenette, paired
+from experiments import commands, imagenette, paired, ratios
 from experiments.progressive import flags, report, training
 from experiments.results_file import Results
 
@@ -111,7 +111,7 @@ def run_of(args, arm, records, seed):
 def verdict(rows):
     """The answer: is the accuracy kept, and how much of the time is needed?"""
     lost, low, high, n = paired.differences(rows, "progressive", "fixed")
-    time, shortest, longest, _ = report.ratio(rows, "progressive", "fixed")
+    time, shortest, longest, _ = ratios.ratio(rows, "progressive", "fixed")
     asked = f"within {100 * LOST:g} point in at most {SHARE:g} of the time"
     is_kept, is_fast = lost >= -LOST, time <= SHARE
     answer = "yes" if is_kept and is_fast else "no"
@@ -124,7 +124,7 @@ def verdict(rows):
         if (longest <= SHARE) != (shortest <= SHARE):
             doubts.append("the interval of the time holds the bound")
     found = (
-        f"{100 * lost:+.2f} points in {report.shown_ratio(time, shortest, longest)} of the time, "
+        f"{100 * lost:+.2f} points in {ratios.shown(time, shortest, longest)} of the time, "
         f"{n} seeds"
     )
     return "; ".join([f"{asked}: {answer}: {found}", *doubts])

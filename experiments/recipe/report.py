@@ -2,8 +2,8 @@
 
 import statistics
 
-from experiments.allreduce.results import aligned
-from experiments.progressive.report import ratio, shown_ratio
+from experiments import ratios
+from experiments.tables import aligned
 
 WANTED = 2.5  # times sooner
 
@@ -39,8 +39,8 @@ def speedups(rows):
 
     Returns:
         `dict` of ``"whole run"`` (the plain recipe's time is that of its run) and ``"first
-        reached"`` (that of its first epoch with that accuracy): `ratio`, plain by recipe, of the
-        same seeds; None if no seed has both.
+        reached"`` (that of its first epoch with that accuracy): `ratios.ratio`, plain by recipe, of
+        the same seeds; None if no seed has both.
     """
     wanted = target(rows)
     found = {}
@@ -53,7 +53,7 @@ def speedups(rows):
             if seconds is not None:
                 times.append({"arm": row["arm"], "seed": row["seed"], "seconds": seconds})
         try:
-            found[name] = ratio(times, "plain", "recipe", "seconds")
+            found[name] = ratios.ratio(times, "plain", "recipe", "seconds")
         except ValueError:
             found[name] = None
     return found
@@ -88,13 +88,13 @@ def verdict(rows):
     found = speedups(rows)
     times, low, high, n = found["whole run"]
     parts = [
-        f"{asked}: {'yes' if times >= WANTED else 'no'}: {shown_ratio(times, low, high)} times "
+        f"{asked}: {'yes' if times >= WANTED else 'no'}: {ratios.shown(times, low, high)} times "
         f"sooner than the plain run ends, {n} seeds"
     ]
     if found["first reached"]:
         times, low, high, n = found["first reached"]
         parts.append(
-            f"{shown_ratio(times, low, high)} times sooner than its first epoch with that "
+            f"{ratios.shown(times, low, high)} times sooner than its first epoch with that "
             f"accuracy, {n} seeds"
         )
     return "; ".join(parts)

@@ -13,8 +13,8 @@ import re
 import sys
 from pathlib import Path
 
-from experiments.allreduce.rates import format_rate, parse_rate
-from experiments.allreduce.results import check_matplotlib, check_writable
+from experiments.outputs import check_matplotlib, check_writable
+from experiments.rates import format_rate, parse_rate
 from experiments.simulate import advice, curves, light, plots, scaling, selection
 from experiments.simulate.calibration_files import read_costs, write_calibration
 from experiments.simulate.networks import NETWORKS, network

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from experiments.allreduce.results import aligned
+from experiments.tables import aligned
 
 SIDES = (2, 4, 8, 16, 32, 64)
 

@@ -9,8 +9,8 @@ import dataclasses
 
 import numpy as np
 
-from experiments.allreduce.results import aligned
 from experiments.simulate.networks import network
+from experiments.tables import aligned
 from tfscale.distribute.cost_model import Cluster, Method, predict
 from tfscale.distribute.cost_model.costs import ACCELERATOR
 

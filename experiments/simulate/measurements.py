@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from experiments.allreduce import shapes
-from experiments.allreduce.rates import parse_rate
+from experiments.rates import parse_rate
 from experiments.simulate.methods import method_of
 from tfscale.distribute.cost_model import Cluster, Measurement
 

@@ -3,8 +3,8 @@
 import dataclasses
 import math
 
-from experiments.allreduce.results import aligned, megabytes
 from experiments.simulate.methods import method_of
+from experiments.tables import aligned, megabytes
 from tfscale.distribute.cost_model import predict
 
 # Below this a grid saves too few steps to be worth its extra round.

@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from experiments.allreduce.results import aligned
 from experiments.simulate.measurements import read_runs
+from experiments.tables import aligned
 
 TOLERANCE = 0.10
 

@@ -6,10 +6,10 @@ exchange (`tfscale.distribute.cost_model`) from speeds that are assumed, and pri
 
 import math
 
-from experiments import communication, inputs, optimization, scaling
-from experiments.allreduce.rates import format_rate, parse_rate
-from experiments.allreduce.results import aligned
+from experiments import communication, inputs, memory, optimization, scaling
+from experiments.rates import format_rate, parse_rate
 from experiments.simulate.networks import Network
+from experiments.tables import aligned
 
 
 def show(run, topology):
@@ -46,7 +46,7 @@ def lines(run, topology):
         "",
         _times(run, topology, rows, exchanges),
         "",
-        *_memory(run, topology, phases, model, optimizer),
+        *memory.lines(run, topology, phases, model, optimizer),
         *_notes(run, topology, exchanges),
     ]
     return text
@@ -208,43 +208,6 @@ def _duration(seconds):
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
-
-
-# ---------------------------------------------------------------------- memory
-
-
-def memory(run, topology, phases, model, optimizer):
-    """Bytes of one device: what of them is exact, and the activations, which are estimated."""
-    import tensorflow as tf
-
-    trainable = sum(math.prod(variable.shape) for variable in model.trainable_variables)
-    largest = max(phases, key=lambda phase: phase.image_size**2 * phase.global_batch_size)
-    each = -(-largest.global_batch_size // topology.num_replicas)
-    outputs = [tf.nest.flatten(layer.output)[0] for layer in model.layers]
-    activations = sum(math.prod(t.shape[1:]) * tf.as_dtype(t.dtype).size for t in outputs)
-    variables = [variable for variable in optimizer.variables if len(variable.shape)]
-    copies = 0 if run.precision == "float32" else 2
-    return {
-        "weights": 4 * model.count_params() + copies * trainable,
-        "gradients": 4 * trainable * (2 if run.micro_batches > 1 else 1),
-        "slots": sum(4 * math.prod(variable.shape) for variable in variables),
-        "activations": activations * -(-each // run.micro_batches),
-        "pictures": 3 * largest.image_size**2 * each,
-    }
-
-
-def _memory(run, topology, phases, model, optimizer):
-    found = memory(run, topology, phases, model, optimizer)
-    parts = ", ".join(f"{name} {_size(size)}" for name, size in found.items())
-    return [
-        f"memory of a device: {_size(sum(found.values()))} = {parts}",
-        "  activations are estimated: the output of every layer, once, in its own type, for the "
-        "examples that are computed at a time; XLA keeps fewer, cuDNN's workspace comes on top",
-    ]
-
-
-def _size(size):
-    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 def _compression(run, row):

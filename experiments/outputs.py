@@ -1,0 +1,48 @@
+"""Files that a measurement leaves: looked at before it starts, and written."""
+
+import json
+from pathlib import Path
+
+
+def check_writable(args, *flags, folders=()):
+    """Raises ValueError for a file or folder that could not be written after the measurement.
+
+    Args:
+        args: of `argparse`.
+        flags: `str`, names of arguments that name a file, or are None.
+        folders: those that name a folder.
+    """
+    for flag in (*flags, *folders):
+        path = getattr(args, flag)
+        if not path:
+            continue
+        file = Path(path) / ".writable" if flag in folders else Path(path)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            is_new = not file.exists()
+            file.open("ab").close()
+            if is_new:
+                file.unlink()
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ValueError(
+                f"--{flag}={path} can't be written: {file.parent} is not a folder"
+            ) from error
+        except OSError as error:
+            raise ValueError(f"--{flag}={path} can't be written: {error.strerror}") from error
+
+
+def check_matplotlib():
+    """Raises ImportError with the way out where plots cannot be drawn."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "plots need matplotlib, which is not installed: pip install matplotlib"
+        ) from error
+
+
+def write_json(path, rows, **facts):
+    """Writes the list of rows; `facts` about the run (workers, rate, ...) go into each of them."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([{**row, **facts} for row in rows], indent=1) + "\n")
