@@ -14,7 +14,12 @@ from tfscale.config_types import describe_type, is_flag, read_value, value_name
 
 
 def field(default, help):
-    """A dataclass field with a default and the text that ``--help`` shows for it."""
+    """A dataclass field with a default and the text that ``--help`` shows for it.
+
+    Args:
+        default: the field's value where nothing is given.
+        help: `str`, one line: what it is, with its unit.
+    """
     return dataclasses.field(default=default, metadata={"help": help})
 
 
@@ -85,6 +90,14 @@ def parse(argv, configs, default=None, program="train.py"):
 
     Raises:
         SystemExit: 0 after ``--help``; 2 with one line on standard error after a mistake.
+
+    Example:
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Run:
+    ...     epochs: int = field(10, "passes over the data")
+    >>> parse(["--config=short", "--epochs=3"], {"short": Run})
+    Run(epochs=3)
     """
     program = _short_path(program)
     try:
@@ -108,7 +121,12 @@ def parse(argv, configs, default=None, program="train.py"):
 
 
 def help_text(configs, name=None, program="train.py"):
-    """The text of ``--help``: the configs, and the flags with the values of config `name`."""
+    """The text of ``--help``: the configs, and the flags with the values of config `name`.
+
+    Args:
+        configs, program: as in `parse`.
+        name: `str`, the config whose values are shown. Defaults to `None`: the first.
+    """
     shown = name if name is not None else next(iter(configs))
     config = configs[shown]()
     width = max(map(len, configs))

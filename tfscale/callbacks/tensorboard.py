@@ -43,6 +43,9 @@ class TensorBoard(StepCallback):
         update_freq: int, every how many steps of `fit` something is written; "epoch" for the
             ends of the epochs only.
 
+    Raises:
+        ValueError: in the constructor, for another `update_freq`.
+
     Example:
         model.fit(..., callbacks=[tfscale.callbacks.TensorBoard("runs/a/logs", 256)])
         # tensorboard --logdir runs/a/logs

@@ -214,6 +214,9 @@ def eval_dataset(
     Returns:
         `tf.data.Dataset` of (image, label) or (image, label, weight).
 
+    Raises:
+        ValueError, FileNotFoundError: as `train_dataset`.
+
     Example:
         ```python
         model.evaluate(eval_dataset("records", 256, 224))

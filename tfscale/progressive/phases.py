@@ -97,6 +97,9 @@ class PhaseData:
             another; None for no validation.
         validation_steps: `int`, its global batches; None for all.
 
+    Raises:
+        ValueError: for steps that are no whole numbers above 0, or steps of no validation data.
+
     Example:
         >>> PhaseData(dataset, steps_per_epoch=contract.steps_per_epoch)
     """

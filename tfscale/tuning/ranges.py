@@ -140,7 +140,10 @@ def integer(low, high, step=None, log=False):
 
 
 def choice(*values):
-    """One of the values, which may be `None`, `bool`, numbers, text and tuples of these.
+    """One of the values, all equally likely at first.
+
+    Args:
+        *values: two at least: `None`, `bool`, numbers, text and tuples of these.
 
     Raises:
         ValueError: fewer than two values, or one that is there twice.

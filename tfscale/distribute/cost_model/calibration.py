@@ -38,6 +38,14 @@ class Measurement:
             (default) for an exchange by itself.
         compute_seconds: `float`, the step without its exchange, if `ready` is given.
         spread: `float`, how far repeats were apart, relative to `seconds`. Defaults to 0.
+
+    Raises:
+        ValueError: for seconds that are not above 0, and for one of `ready` and
+            `compute_seconds` without the other.
+
+    Example:
+        >>> Measurement(Cluster(4, 2, 200e6), Method("2d"), (102_228_128,), seconds=6.75).name
+        ''
     """
 
     cluster: Cluster
@@ -77,6 +85,10 @@ class Calibration:
         errors: tuple of `float`, predicted / measured - 1 of each measurement.
         undetermined: tuple of `str`, the constants on which the measurements hardly depend; they
             stayed where the search started.
+
+    Example:
+        >>> Calibration(Costs(), errors=(0.02, -0.03), undetermined=("topk",)).worst_error
+        -0.03
     """
 
     costs: Costs

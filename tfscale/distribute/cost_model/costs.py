@@ -31,6 +31,10 @@ class Costs:
 
     Raises:
         ValueError: for a value that is negative or not finite.
+
+    Example:
+        >>> Costs(step_seconds=2e-3).step_seconds
+        0.002
     """
 
     link_overhead: float = 0.05

@@ -28,6 +28,10 @@ class Prediction:
         steps: messages of one bucket that follow one another.
         buckets: number of buckets.
         bound_by: what takes longest: ``"link"``, ``"latency"`` or ``"cpu"``.
+
+    Example:
+        >>> predict(Cluster(4, 2, 200e6), Method("2d"), [102_228_128]).bound_by
+        'link'
     """
 
     seconds: float
