@@ -1,8 +1,11 @@
 """Before any test: tf_keras is the Keras in force, and four logical CPUs stand in for GPUs."""
 
+import logging
 import os
 import signal
 import tempfile
+
+import pytest
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -23,3 +26,12 @@ def pytest_configure(config):
     from tfscale import testing
 
     testing.set_logical_devices(4)
+
+
+@pytest.fixture(autouse=True)
+def restored_logging():
+    """A program that is run in this process sets the level, which later tests would see."""
+    logger = logging.getLogger("tfscale")
+    level = logger.level
+    yield
+    logger.setLevel(level)

@@ -273,7 +273,7 @@ def test_runs_resume_and_are_compared(monkeypatch, tmp_path, capsys):
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["official", "0.5000", "0.8850", "2"] in lines
     assert ["official", "0.8850", "-0.0200", "[-0.0200,", "-0.0200]", "2"] in lines
-    assert ["official", "2000", "2.000", "[2.000,", "2.000]", "2"] in lines
+    assert ["official", "2000", "2.00", "[2.00,", "2.00]", "2"] in lines
     assert (tmp_path / "rows.png").exists()
     assert run.main([*flags, "--report"]) == 0
     assert "--quick only shows that the experiment runs" in capsys.readouterr().out

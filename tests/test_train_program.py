@@ -1,7 +1,6 @@
 """The training program's flags and its place in the cluster are checked before TensorFlow loads."""
 
 import json
-import logging
 import re
 import subprocess
 import sys
@@ -14,13 +13,6 @@ from experiments.communication import compression_phases
 from experiments.run_config import RunConfig
 from tfscale.callbacks import CompressionSchedule
 from tfscale.distribute import Int8, TopK
-
-
-@pytest.fixture(autouse=True)
-def restored_logging():
-    logger, level = logging.getLogger("tfscale"), logging.getLogger("tfscale").level
-    yield
-    logger.setLevel(level)
 
 
 @pytest.mark.parametrize(
