@@ -475,7 +475,7 @@ def test_paths_that_cannot_be_written_are_refused_before_measuring(
     tmp_path, monkeypatch, capsys, flag
 ):
     monkeypatch.setattr(benchmark, "_run", lambda args: pytest.fail("measured"))
-    monkeypatch.setattr(results, "check_matplotlib", lambda: None)
+    monkeypatch.setattr(outputs, "check_matplotlib", lambda: None)
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "out"
     assert benchmark.main(["--mode=train", "--methods=2d", f"--{flag}={path}"]) == 1
