@@ -349,7 +349,10 @@ class CheckpointAndResume(training_state.StepCallback):
         lost = lost_weights(self.model)
         if lost:
             steps = self._files.steps()
-            sound = f"; the newest checkpoint is {self._files.folder(steps[-1])}" if steps else ""
+            sound = ""
+            if steps:
+                newest = self._files.folder(steps[-1])
+                sound = f"; the newest checkpoint is {newest}, delete it if it is too late as well"
             raise RuntimeError(
                 f"not saved at epoch {self._epoch + 1}, step {self._step}: {lost}: the training "
                 f"has diverged{sound}. Lower the learning rate, lengthen the warm-up, or look for "
