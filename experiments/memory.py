@@ -19,7 +19,7 @@ def bytes_of(run, topology, phases, model, optimizer):
     import tensorflow as tf
 
     trainable = sum(math.prod(variable.shape) for variable in model.trainable_variables)
-    largest = max(phases, key=lambda phase: phase.image_size**2 * phase.global_batch_size)
+    largest = largest_of(phases)
     each = -(-largest.global_batch_size // topology.num_replicas)
     outputs = [tf.nest.flatten(layer.output)[0] for layer in model.layers]
     activations = sum(math.prod(t.shape[1:]) * tf.as_dtype(t.dtype).size for t in outputs)
@@ -32,6 +32,11 @@ def bytes_of(run, topology, phases, model, optimizer):
         "activations": activations * -(-each // run.micro_batches),
         "pictures": 3 * largest.image_size**2 * each,
     }
+
+
+def largest_of(phases):
+    """The phase that needs most."""
+    return max(phases, key=lambda phase: phase.image_size**2 * phase.global_batch_size)
 
 
 def _size(size):

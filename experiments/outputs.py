@@ -43,6 +43,17 @@ def check_matplotlib():
 
 def write_json(path, rows, **facts):
     """Writes the list of rows; `facts` about the run (workers, rate, ...) go into each of them."""
-    path = Path(path)
+    write_whole(Path(path), json.dumps([{**row, **facts} for row in rows], indent=1) + "\n")
+
+
+def write_whole(path, text):
+    """Writes a text file: whole, or not at all.
+
+    Args:
+        path: `Path`, in a folder that is made where it is missing.
+        text: `str`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([{**row, **facts} for row in rows], indent=1) + "\n")
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text)
+    partial.replace(path)

@@ -75,8 +75,8 @@ def _build(run, phases, steps, num_classes):
     before = keras.mixed_precision.global_policy()
     try:
         policy = precision.set_global_policy(run.precision)
-        largest = max(phases, key=lambda phase: phase.image_size**2 * phase.global_batch_size)
-        model = optimization.build_model(run, num_classes, largest.image_size)
+        image_size = memory.largest_of(phases).image_size
+        model = optimization.build_model(run, num_classes, image_size)
         optimizer = optimization.build_optimizer(run, phases, steps)
         optimizer.build(model.trainable_variables)
     finally:

@@ -23,8 +23,7 @@ def parse_rate(text):
     text = str(text).strip().lower()
     if text == "none":
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", text)
-    bits = round(float(match[1]) * _BITS[match[2]]) if match and match[2] in _BITS else 0
+    bits = _value(text, _BITS)
     if bits < 1000:
         raise ValueError(
             f"rate {text!r} is not a rate: write a number and kbit, mbit or gbit (bits a second, "
@@ -49,8 +48,7 @@ def parse_bytes(text):
     Raises:
         ValueError: for anything else, or less than one byte.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", str(text).strip().lower())
-    size = round(float(match[1]) * _BYTES[match[2]]) if match and match[2] in _BYTES else 0
+    size = _value(str(text).strip().lower(), _BYTES)
     if size < 1:
         raise ValueError(
             f"{text!r} is not a size: write a number of bytes or one with kib, mib or gib, for "
@@ -65,3 +63,9 @@ def format_bytes(size):
         if size % _BYTES[unit] == 0 and size:
             return f"{size // _BYTES[unit]}{unit}"
     return str(size)
+
+
+def _value(text, units):
+    """What a number and its unit come to, rounded; 0 for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", text)
+    return round(float(match[1]) * units[match[2]]) if match and match[2] in units else 0

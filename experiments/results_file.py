@@ -7,6 +7,8 @@ import math
 import os
 from pathlib import Path
 
+from experiments.outputs import write_whole
+
 ADVICE = "remove it, or keep the results elsewhere"
 
 
@@ -92,9 +94,7 @@ class Results:
             if named := self._repeated(row):
                 raise ValueError(f"{self.path} has a run of {named} already")
             self.rows.append(row)
-            partial = self.path.with_name(self.path.name + ".partial")
-            partial.write_text(json.dumps(self.rows, indent=1, allow_nan=False) + "\n")
-            os.replace(partial, self.path)
+            write_whole(self.path, json.dumps(self.rows, indent=1, allow_nan=False) + "\n")
 
     def _repeated(self, row):
         """The key of a row as text if another has it, else None."""

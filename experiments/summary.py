@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from experiments import inputs
+from experiments import inputs, outputs
 
 
 def of(run, topology, results, speeds, skipped_records, seconds):
@@ -40,10 +40,7 @@ def of(run, topology, results, speeds, skipped_records, seconds):
 
 def write(path, summary):
     """Writes a summary to a `Path`: whole, or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(summary, indent=2) + "\n")
-    partial.replace(path)
+    outputs.write_whole(path, json.dumps(summary, indent=2) + "\n")
 
 
 def add(path, **facts):

@@ -13,6 +13,17 @@ from tfscale.callbacks.non_finite import StopOnNonFinite
 STEPS = 4
 
 
+class Spoil(keras.callbacks.Callback):
+    def __init__(self, after):
+        super().__init__()
+        self.after = after
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == self.after:
+            weight = self.model.trainable_variables[0]
+            weight.assign(weight * np.nan)
+
+
 def fit(callbacks, rate, epochs=2, bad_batch=None, learn=True):
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1, name="head")])
@@ -34,27 +45,15 @@ def test_a_diverged_run_is_named_and_not_saved(tmp_path):
 
 
 def test_a_diverged_run_does_not_push_its_sound_checkpoints_out(tmp_path):
-    class Spoil(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            if batch == 2:
-                weight = self.model.trainable_variables[0]
-                weight.assign(weight * np.nan)
-
     resume = CheckpointAndResume(tmp_path, save_every=1, keep=2)
     with pytest.raises(RuntimeError, match="not saved at epoch 1, step 3: 1 of 2 .*step-00000002"):
-        fit([StopOnNonFinite(), Spoil(), resume], rate=0.01)
+        fit([StopOnNonFinite(), Spoil(after=2), resume], rate=0.01)
     assert resume._files.steps() == [1, 2]
 
 
 def test_weights_lost_after_a_sound_loss_are_found_at_the_end_of_the_epoch(tmp_path):
-    class Spoil(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            if batch == STEPS - 1:
-                weight = self.model.trainable_variables[0]
-                weight.assign(weight * np.nan)
-
     with pytest.raises(RuntimeError, match=r"the loss is [\d.]+ at epoch 1, step 4, and 1 of 2"):
-        fit([Spoil(), StopOnNonFinite(), CheckpointAndResume(tmp_path)], rate=0.01)
+        fit([Spoil(after=STEPS - 1), StopOnNonFinite(), CheckpointAndResume(tmp_path)], rate=0.01)
     assert not list(tmp_path.glob("step-*"))
 
 

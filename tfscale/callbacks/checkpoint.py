@@ -181,7 +181,8 @@ class CheckpointAndResume(training_state.StepCallback):
         )
         self._read(tf.train.Checkpoint(model=self.model))
         self._compression.restore(position)
-        self._memories, self._stopped = self._read_callbacks(where), position.stopped
+        way_out, self._stopped = self._files.way_out(), position.stopped
+        self._memories = saved_callbacks.read(where, position.callbacks, way_out)
         if self.is_complete(epochs):
             self._restore_callbacks()  # No epoch begins: at the end they put their best weights.
             _logger.warning("this run is complete: %s (%d steps)", where, position.global_step)
@@ -261,9 +262,6 @@ class CheckpointAndResume(training_state.StepCallback):
         )
         if variables:
             self._read(tf.train.Checkpoint(metrics=variables))
-
-    def _read_callbacks(self, where):
-        return saved_callbacks.read(where, self._latest.callbacks, self._files.way_out())
 
     def _restore_callbacks(self):
         if self._memories is not None:

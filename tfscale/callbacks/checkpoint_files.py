@@ -7,9 +7,13 @@ import re
 import shutil
 import tempfile
 import time
+import zipfile
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 
+# What NumPy raises for a damaged .npz file, and who reads on what it holds.
+NPZ_ERRORS = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
 _FORMAT = 1
 _POSITION, _VARIABLES = "position.json", "variables"
 

@@ -11,12 +11,11 @@ import logging
 import os
 import shutil
 import time
-import zipfile
-import zlib
 
 import numpy as np
 
 from tfscale._keras import retrace
+from tfscale.callbacks.checkpoint_files import NPZ_ERRORS
 from tfscale.callbacks.portable_paths import portable_identities, renamed
 from tfscale.distribute import _tf_private
 from tfscale.distribute.agreement import first_difference, gather_values
@@ -25,7 +24,6 @@ from tfscale.distribute.error_feedback import CompressionState
 _logger = logging.getLogger("tfscale")
 # Of the files: since 2 with paths that `portable_paths` gives.
 _VERSION = 2
-_READ_ERRORS = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
 class SavedCompression:
@@ -175,7 +173,7 @@ class SavedCompression:
                 # Each file is read by one worker, the one that takes it over.
                 mine = old % self._workers == self._worker
                 exported.append(_read(path, _about(state, old)) if mine else _check(path))
-            except _READ_ERRORS as error:
+            except NPZ_ERRORS as error:
                 reason = str(error) or type(error).__name__
                 if isinstance(error, FileNotFoundError):
                     reason = "it is missing"

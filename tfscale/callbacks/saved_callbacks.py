@@ -1,11 +1,9 @@
 """What Keras's own callbacks remember, in a checkpoint: best value, patience, best weights."""
 
-import zipfile
-import zlib
-
 import numpy as np
 
 from tfscale._keras import keras
+from tfscale.callbacks.checkpoint_files import NPZ_ERRORS
 
 # Those that remember something from epoch to epoch, and what of it JSON can hold.
 KINDS = tuple(
@@ -15,7 +13,6 @@ KINDS = tuple(
 _REMEMBERED = ("best", "wait", "best_epoch", "stopped_epoch", "cooldown_counter")
 # EarlyStopping(restore_best_weights=True) keeps weights too, which it puts back at the end.
 _FILE = "best_weights.npz"
-_READ_ERRORS = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
 def describe(callbacks):
@@ -54,7 +51,7 @@ def read(folder, described, way_out):
             for name in sorted(file.files, key=lambda name: int(name.partition("-")[2])):
                 number = int(name.partition("-")[0])
                 memories[number].setdefault("best_weights", []).append(file[name])
-    except _READ_ERRORS as error:
+    except NPZ_ERRORS as error:
         raise ValueError(f"{path} cannot be read ({error}). {way_out}") from error
     return memories
 

@@ -102,7 +102,7 @@ class _Search:
         self._store = Store(settings, record_of(space, program, settings))
         self._report = Report(self._store.study, program, settings)
         self._progress = Progress(settings, notify)
-        self._running, self._states, self._signals = [], [], []
+        self._running, self._ended, self._signals = [], 0, []
 
     def run(self):
         settings = self._settings
@@ -196,10 +196,9 @@ class _Search:
         self._running.remove(running)
         self._report.write()
         self._progress.ended(self._store.trials(), running.number)
-        self._states.append(state)
+        self._ended += 1
         first = self._settings.give_up_after
-        failed = len(self._states) == first and set(self._states) == {TrialState.FAIL}
-        if failed and not any(trial.state in FINISHED for trial in self._store.trials()):
+        if self._ended == first and not any(t.state in FINISHED for t in self._store.trials()):
             raise SearchError(
                 f"all of the first {first} trials failed; see above why. Mend the program or the "
                 "ranges and start again, with another --folder, or these count as trials"

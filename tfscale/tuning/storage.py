@@ -61,8 +61,8 @@ def shown(settings):
 
 
 @contextlib.contextmanager
-def opening(settings):
-    """Keeps other searches in this folder from making the tables at the same time."""
+def alone(settings):
+    """Keeps other searches in this folder out: of making tables, of queueing the same trial."""
     with open(Path(settings.folder) / ".opening", "w") as file:
         with contextlib.suppress(OSError):  # A file system without locks.
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 
 from tfscale.tuning import owner as owners
 from tfscale.tuning.settings import HEARTBEAT_SECONDS, SILENCE_SECONDS
-from tfscale.tuning.storage import open_storage, opening, shown
+from tfscale.tuning.storage import alone, open_storage, shown
 
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 # How often a trial is repeated whose search died: it may be what kills them.
@@ -47,7 +47,7 @@ class Store:
         self._settings = settings
         self._heard = time.monotonic()
         self._nameless = {}
-        with opening(settings):
+        with alone(settings):
             self._storage = open_storage(settings)
             self.study = self._open()
             before = self.study.user_attrs.get("record")
@@ -145,7 +145,7 @@ class Store:
                 for number in numbers if dead else ():
                     self.tell(number, TrialState.FAIL)
         # Not two searches the same one; on several machines both may, which costs a trial.
-        with opening(self._settings):
+        with alone(self._settings):
             return self._queue_lost()
 
     def running_elsewhere(self, mine):
