@@ -15,6 +15,7 @@ from tfscale.callbacks import compression_files
 from tfscale.callbacks.checkpoint import CheckpointAndResume
 from tfscale.distribute import _tf_private
 from tfscale.distribute.error_feedback import CompressionState
+from tfscale.precision import scale_loss_optimizer
 
 STEPS, BATCH = 5, 8
 
@@ -174,8 +175,6 @@ def test_resumed_in_mid_epoch_with_several_steps_per_execution(mirrored, tmp_pat
 @pytest.mark.slow
 def test_loss_scale_is_resumed(mirrored, tmp_path):
     def optimizer():
-        from tfscale.precision import scale_loss_optimizer
-
         inner = keras.optimizers.Adam(0.01, use_ema=True, clipnorm=1.0)
         return scale_loss_optimizer(inner, initial_scale=256, growth_steps=4)
 
@@ -186,6 +185,24 @@ def test_loss_scale_is_resumed(mirrored, tmp_path):
     assert_same_bits(model, plain)
     assert float(model.optimizer.loss_scale) == float(plain.optimizer.loss_scale) == 256 * 2**5
     assert model.optimizer.dynamic_counter.numpy() == 0
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_learning_rate_that_is_not_used_is_said(scaled, tmp_path, caplog):
+    def start(rate, epochs):
+        def optimizer():
+            inner = keras.optimizers.SGD(rate, momentum=0.9)
+            return scale_loss_optimizer(inner) if scaled else inner
+
+        options = {"optimizer": optimizer}
+        return run(tf.distribute.get_strategy(), tmp_path, epochs=epochs, build_options=options)
+
+    start(0.1, 1)
+    start(0.1, 2)
+    assert "is not used" not in caplog.text
+    model, *_ = start(0.05, 3)
+    assert "learning_rate goes on as it was saved, 0.1; this program's 0.05 is not" in caplog.text
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.1)
 
 
 @pytest.mark.slow

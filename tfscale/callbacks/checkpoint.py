@@ -45,7 +45,8 @@ class CheckpointAndResume(training_state.StepCallback):
     not to the bit; what compression held back is shared out anew, and nothing of it is lost.
     With more `epochs` than before it goes on from its end; a learning rate schedule is then the
     new program's, at the saved `iterations`, so a decay that ends with the last epoch is another
-    one from there on.
+    one from there on. A learning rate that is a number goes on as it was saved, for a callback
+    may have lowered it; where the new program has another, a line in the log says so.
 
     Args:
         directory: path of a folder that all workers see; a run needs one of its own.
@@ -179,7 +180,9 @@ class CheckpointAndResume(training_state.StepCallback):
             saved_variables.describe(saved_variables.all_variables(self.model)),
             where,
         )
+        mine = training_state.optimizer_settings(self.model)
         self._read(tf.train.Checkpoint(model=self.model))
+        _say_what_is_not_used(mine, training_state.optimizer_settings(self.model))
         self._compression.restore(position)
         way_out, self._stopped = self._files.way_out(), position.stopped
         self._memories = saved_callbacks.read(where, position.callbacks, way_out)
@@ -370,6 +373,16 @@ class CheckpointAndResume(training_state.StepCallback):
                     *difference,
                 )
         return plan
+
+
+def _say_what_is_not_used(mine, restored):
+    difference = first_difference(restored, mine, "optimizer")
+    if difference:
+        _logger.warning(
+            "%s goes on as it was saved, %s; this program's %s is not used. To change it, set it "
+            "in a callback, or take another checkpoint directory",
+            *difference,
+        )
 
 
 def _comparable(saved, plan):
