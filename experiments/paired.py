@@ -218,6 +218,11 @@ def say_if_quick(args):
         print("--quick only shows that the experiment runs: these numbers answer nothing")
 
 
+def say_that_all_is_there():
+    """Says of a run that finds all its results in place that it measures nothing."""
+    print("nothing to run: all is in the results; keep others elsewhere to measure anew (--help)\n")
+
+
 class Progress:
     """Says after each run how many are left, and for about how long.
 

@@ -188,14 +188,15 @@ def test_loss_scale_is_resumed(mirrored, tmp_path):
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-def test_a_learning_rate_that_is_not_used_is_said(scaled, tmp_path, caplog):
-    def start(rate, epochs):
+def test_which_learning_rate_holds_is_said(scaled, tmp_path, caplog):
+    def start(rate, epochs, folder="constant"):
         def optimizer():
             inner = keras.optimizers.SGD(rate, momentum=0.9)
             return scale_loss_optimizer(inner) if scaled else inner
 
         options = {"optimizer": optimizer}
-        return run(tf.distribute.get_strategy(), tmp_path, epochs=epochs, build_options=options)
+        one = tf.distribute.get_strategy()
+        return run(one, tmp_path / folder, epochs=epochs, build_options=options)
 
     start(0.1, 1)
     start(0.1, 2)
@@ -203,6 +204,11 @@ def test_a_learning_rate_that_is_not_used_is_said(scaled, tmp_path, caplog):
     model, *_ = start(0.05, 3)
     assert "learning_rate goes on as it was saved, 0.1; this program's 0.05 is not" in caplog.text
     assert float(model.optimizer.learning_rate) == pytest.approx(0.1)
+    assert "is this program's" not in caplog.text
+    decay = keras.optimizers.schedules.PolynomialDecay
+    start(decay(0.1, 50), 1, "decay")
+    start(decay(0.2, 50), 2, "decay")
+    assert "initial_learning_rate was 0.1, and is this program's 0.2 from here on" in caplog.text
 
 
 @pytest.mark.slow

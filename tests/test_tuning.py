@@ -119,14 +119,15 @@ def test_a_seed_repeats_the_search_and_another_does_not(tmp_path):
 
 
 def test_minimizing_and_the_best_epoch(tmp_path):
-    report, lines = run(tmp_path, direction="minimize", score="best", trials=3)
+    report, lines = run(tmp_path, direction="minimize", score="best", trials=3, prune_from=50)
+    assert sum("--prune_from=50 stops no trial of" in line for line in lines) == 1
     rows = report.rows
     assert [row["value"] for row in rows] == sorted(row["value"] for row in rows)
     assert all(row["value"] == row["scores"][1] for row in rows)  # The scores rise.
     assert Settings(metric="val_loss").direction == "minimize"
     assert Settings(metric="val_top_5").direction == "maximize"
     with pytest.raises(ValueError, match="other settings: direction was 'minimize', is 'maximize'"):
-        run(tmp_path, score="best", trials=3)
+        run(tmp_path, score="best", trials=3, prune_from=50)
 
 
 @pytest.mark.slow

@@ -329,4 +329,4 @@ def test_help_has_examples_that_fit_the_quickstart(capsys, monkeypatch):
 
 def test_a_report_of_nothing_says_so(tmp_path, capsys):
     assert main([f"--folder={tmp_path}/none", "--report"]) == 2
-    assert "holds no search 'search'" in capsys.readouterr().err
+    assert "holds no search named 'search'" in capsys.readouterr().err

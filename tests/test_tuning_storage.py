@@ -53,7 +53,7 @@ def test_a_study_that_another_program_made_is_refused(tmp_path, directions, tria
     said = rf"has a study 'search'.*direction: {', '.join(directions)}; its trials: {trials}"
     with pytest.raises(ValueError, match=said):
         Store(settings, {})
-    with pytest.raises(ValueError, match="holds no search 'search'"):
+    with pytest.raises(ValueError, match="holds no search named 'search'"):
         existing(settings)
     assert "record" not in study.user_attrs
     Store(Settings(folder=str(tmp_path), name="another"), {})

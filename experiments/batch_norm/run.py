@@ -139,6 +139,7 @@ def run_all(args, runs):
         if not runs.has(arm=arm(per_replica, group), seed=seed)
     ]
     if not todo:
+        paired.say_that_all_is_there()
         return
     from experiments.batch_norm.training import load, train
 

@@ -93,11 +93,13 @@ def run_all(args, results):
             f"--arms={','.join(args.arms)}: the arms are compared with {BASELINE}; name it too"
         )
     todo = results.missing(args.arms, args.seeds)
-    if todo:
-        # Before any process is started: what is missing is said once, and downloaded once.
-        (images, _), _ = fashion.load(args.dataset, args.data_dir, args.examples)
-        if args.batch > len(images):
-            raise ValueError(f"--batch={args.batch} exceeds the {len(images)} training pictures")
+    if not todo:
+        paired.say_that_all_is_there()
+        return 0
+    # Before any process is started: what is missing is said once, and downloaded once.
+    (images, _), _ = fashion.load(args.dataset, args.data_dir, args.examples)
+    if args.batch > len(images):
+        raise ValueError(f"--batch={args.batch} exceeds the {len(images)} training pictures")
     progress = paired.Progress(len(todo))
     for seed, arm in todo:
         start = time.monotonic()

@@ -66,6 +66,7 @@ def run_all(settings, args, trials, runs):
         for optimizer in OPTIMIZERS
     }
     if not wanted and not any(missing.values()):
+        paired.say_that_all_is_there()
         return
     from experiments.large_batch.training import check_batches, splits, train
 

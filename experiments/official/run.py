@@ -66,6 +66,7 @@ def run_all(args, settings, results, cluster):
     """Trains what is not there yet; worker 0 keeps the results."""
     todo = results.missing(args.arms, args.seeds)
     if not todo and cluster.num_workers == 1:
+        paired.say_that_all_is_there()
         return
     from tfscale import distribute
 

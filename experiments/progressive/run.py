@@ -78,6 +78,7 @@ def run_all(args, results):
     """Trains what is not there yet, arms in turn."""
     todo = results.missing(ARMS, args.seeds)
     if not todo:
+        paired.say_that_all_is_there()
         return
     records = imagenette.records(args.dataset, args.data_dir, args.records) / imagenette.FULL
     progress = paired.Progress(len(todo))

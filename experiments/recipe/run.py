@@ -110,6 +110,7 @@ def run_all(args, trials, runs):
     ]
     wanted = runs.missing(ARMS, args.seeds)
     if not tried and not wanted:
+        paired.say_that_all_is_there()
         return
     records = imagenette.records(args.dataset, args.data_dir, args.records).resolve()
     progress = paired.Progress(len(tried) + len(wanted))

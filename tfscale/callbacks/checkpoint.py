@@ -46,7 +46,8 @@ class CheckpointAndResume(training_state.StepCallback):
     With more `epochs` than before it goes on from its end; a learning rate schedule is then the
     new program's, at the saved `iterations`, so a decay that ends with the last epoch is another
     one from there on. A learning rate that is a number goes on as it was saved, for a callback
-    may have lowered it; where the new program has another, a line in the log says so.
+    may have lowered it. A line in the log says where the new program's rate or schedule is
+    another, and which of the two holds.
 
     Args:
         directory: path of a folder that all workers see; a run needs one of its own.
@@ -182,7 +183,7 @@ class CheckpointAndResume(training_state.StepCallback):
         )
         mine = training_state.optimizer_settings(self.model)
         self._read(tf.train.Checkpoint(model=self.model))
-        _say_what_is_not_used(mine, training_state.optimizer_settings(self.model))
+        _compare_settings(position.optimizer, mine, training_state.optimizer_settings(self.model))
         self._compression.restore(position)
         way_out, self._stopped = self._files.way_out(), position.stopped
         self._memories = saved_callbacks.read(where, position.callbacks, way_out)
@@ -330,6 +331,7 @@ class CheckpointAndResume(training_state.StepCallback):
             compression=self._compression.collect(self.params.get("compression_schedule")),
             stopped=self._stopped,
             phases=self.params.get("phases"),
+            optimizer=training_state.optimizer_settings(self.model),
         )
         trackables = {"model": self.model} | ({"metrics": metrics} if metrics else {})
         with self._files.writing(position, remains=strategy.extended.should_checkpoint) as prefix:
@@ -375,14 +377,16 @@ class CheckpointAndResume(training_state.StepCallback):
         return plan
 
 
-def _say_what_is_not_used(mine, restored):
-    difference = first_difference(restored, mine, "optimizer")
-    if difference:
+def _compare_settings(saved, mine, restored):
+    """Says what of the optimizer's settings the program changes, and what it can't change."""
+    if difference := first_difference(restored, mine, "optimizer"):
         _logger.warning(
             "%s goes on as it was saved, %s; this program's %s is not used. To change it, set it "
             "in a callback, or take another checkpoint directory",
             *difference,
         )
+    if saved and (difference := first_difference(saved, restored, "optimizer")):
+        _logger.warning("%s was %s, and is this program's %s from here on", *difference)
 
 
 def _comparable(saved, plan):

@@ -40,6 +40,7 @@ class Position:
     compression: dict | None = None  # see compression_files.py
     stopped: bool = False  # a callback ended the run before its last epoch
     phases: list | None = None  # those of the run, see saved_phases.py
+    optimizer: dict | None = None  # its numbers and its schedule's, by name
     format: int = _FORMAT
 
 

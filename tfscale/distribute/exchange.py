@@ -110,7 +110,7 @@ class Exchange:
             plan = buckets.plan_buckets(specs, self._bucket_bytes)
             return self._sum(plan, values, mesh, mean, compressors)
         plan, timeline = self._gradient_plan(specs, mesh)
-        key = self._register(plan, [name.path for name in sparse or ()], agree)
+        key = self._register(plan, mesh, [name.path for name in sparse or ()], agree)
         tensors = [
             (spec.path, spec.size if spec.shape is not None else 0, name.key if name else spec.path)
             for spec, name in zip(specs, names, strict=True)
@@ -181,7 +181,7 @@ class Exchange:
             return Uncompressed().name
         return (own if shape.num_elements() >= own.min_elements else own.dense).name
 
-    def _register(self, plan, sparse, agree):
+    def _register(self, plan, mesh, sparse, agree):
         """Records a plan of gradients; the first time, the workers compare it. Returns its key."""
         if sparse and self.compressor.momentum:
             raise ValueError(
@@ -204,11 +204,12 @@ class Exchange:
         self._agreed.add(key)
         self.plans.pop(key, None)  # The last one is the present one.
         self.plans[key] = fingerprint
+        wire = _shown(self.compressor.name, "uncompressed")
         _logger.info(
-            "all-reduce of %d gradients in %d buckets, %s on the wire",
+            "all-reduce of %d gradients in %d buckets, %s",
             len(fingerprint),
             len(plan.buckets) + len(plan.alone) + len(sparse),
-            _shown(self.compressor.name, "uncompressed"),
+            f"{wire} on the wire" if mesh.workers > 1 else "within one worker",
         )
         return key
 

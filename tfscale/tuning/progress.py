@@ -45,6 +45,14 @@ class Progress:
         self._notify(f"trial {trial.number}  {_pairs(trial.user_attrs['flags'])}{again}")
 
     def epoch(self, running, epoch, score):
+        first = self._settings.prune_from  # 1 by default, also where runs have a single epoch
+        asked = first > 1 and self._settings.pruner != "none"
+        if asked and running.epochs <= first and "too late" not in self._mentioned:
+            self._mentioned.add("too late")
+            self._notify(
+                f"--prune_from={first} stops no trial of {running.epochs} epochs: name an earlier "
+                "epoch, or --pruner=none"
+            )
         self._notify(
             f"trial {running.number}  epoch {epoch}/{running.epochs}  {self._settings.metric} "
             f"{score:.4g}"

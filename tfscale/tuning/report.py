@@ -161,8 +161,8 @@ def existing(settings):
         ValueError: there is no such search.
     """
     none = (
-        f"{settings.folder} holds no search {settings.name!r}; --folder, --storage or --name is "
-        "another"
+        f"{settings.folder} holds no search named {settings.name!r}; check --folder, --name and "
+        "--storage"
     )
     if settings.storage is None and not storage_file(settings).exists():
         raise ValueError(none)

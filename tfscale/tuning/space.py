@@ -122,7 +122,7 @@ class Space:
                 "remove one of them"
             )
         if self._fields is not None and name not in self._fields:
-            nearest = difflib.get_close_matches(str(name), self._fields, n=1)
+            nearest = difflib.get_close_matches(str(name), self._fields, n=1, cutoff=0.5)
             hint = f"did you mean {nearest[0]!r}?" if nearest else ""
             raise ValueError(
                 f"space: the run has no field {name!r}; "
