@@ -187,28 +187,49 @@ def test_loss_scale_is_resumed(mirrored, tmp_path):
     assert model.optimizer.dynamic_counter.numpy() == 0
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-def test_which_learning_rate_holds_is_said(scaled, tmp_path, caplog):
-    def start(rate, epochs, folder="constant"):
+def test_settings_of_the_optimizer_that_changed_are_said_and_hold(tmp_path, caplog):
+    def start(epochs, rate, lowered=None, folder="a", **settings):
         def optimizer():
-            inner = keras.optimizers.SGD(rate, momentum=0.9)
-            return scale_loss_optimizer(inner) if scaled else inner
+            inner = keras.optimizers.SGD(rate, **settings)
+            return inner if folder == "b" else scale_loss_optimizer(inner)
 
-        options = {"optimizer": optimizer}
-        one = tf.distribute.get_strategy()
-        return run(one, tmp_path / folder, epochs=epochs, build_options=options)
+        def lower(epoch, rate):
+            return lowered or rate
 
-    start(0.1, 1)
-    start(0.1, 2)
-    assert "is not used" not in caplog.text
-    model, *_ = start(0.05, 3)
-    assert "learning_rate goes on as it was saved, 0.1; this program's 0.05 is not" in caplog.text
-    assert float(model.optimizer.learning_rate) == pytest.approx(0.1)
-    assert "is this program's" not in caplog.text
-    decay = keras.optimizers.schedules.PolynomialDecay
-    start(decay(0.1, 50), 1, "decay")
-    start(decay(0.2, 50), 2, "decay")
-    assert "initial_learning_rate was 0.1, and is this program's 0.2 from here on" in caplog.text
+        model, *_ = run(
+            tf.distribute.get_strategy(),
+            tmp_path / folder,
+            epochs=epochs,
+            build_options={"optimizer": optimizer},
+            extra=[keras.callbacks.LearningRateScheduler(lower)],
+        )
+        said, *_ = [r.getMessage() for r in caplog.records if "learning" in r.getMessage()] + [""]
+        caplog.clear()
+        return said, model.optimizer
+
+    assert start(1, 0.1)[0] == ""
+    said, optimizer = start(2, 0.1, lowered=0.01)
+    assert said == ""
+    # What a callback did goes on; what the program says anew is in force.
+    said, optimizer = start(3, 0.1)
+    assert said == "the learning rate goes on as it was saved, at 0.01 (it is 0.1 in this program)"
+    assert float(optimizer.learning_rate) == pytest.approx(0.01)
+    said, optimizer = start(4, 0.05, momentum=0.5, nesterov=True)
+    assert said.endswith(
+        "from here on learning_rate=0.05 (was 0.1), momentum=0.5 (was 0), nesterov=True (was False)"
+    )
+    assert float(optimizer.learning_rate) == pytest.approx(0.05)
+
+    def decay(steps):
+        return keras.optimizers.schedules.PolynomialDecay(0.1, steps)
+
+    with pytest.raises(ValueError, match="a learning rate that is a number, and this program's"):
+        start(6, decay(50))
+    start(1, decay(50), folder="b")
+    assert (
+        "from here on learning_rate.config.decay_steps=60 (was 50)"
+        in start(2, decay(60), folder="b")[0]
+    )
 
 
 @pytest.mark.slow
@@ -308,6 +329,13 @@ def test_a_file_in_place_of_the_directory_is_found_at_once(tmp_path):
         CheckpointAndResume(tmp_path / "checkpoints")
 
 
+def test_a_directory_that_cannot_be_written_to_is_found_before_the_first_step(tmp_path):
+    (tmp_path / "file").touch()
+    for folder in "/proc/none/run", tmp_path / "file" / "run":
+        with pytest.raises(ValueError, match=f"directory {folder} cannot be written to"):
+            run(tf.distribute.get_strategy(), folder, kill=KillAt(step=0))
+
+
 @pytest.mark.slow
 def test_another_epoch_length_in_mid_epoch(mirrored, tmp_path):
     killed(mirrored, tmp_path, kill=KillAt(step=4), save_every=3)
@@ -318,12 +346,28 @@ def test_another_epoch_length_in_mid_epoch(mirrored, tmp_path):
         )
 
 
-@pytest.mark.parametrize("options", [{"save_every": 0}, {"save_every": 1.5}, {"keep": 0}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"save_every": 0},
+        {"save_every": 1.5},
+        {"save_every": True},
+        {"keep": 0},
+        {"keep": 1.5},
+        {"timeout_seconds": 0},
+        {"timeout_seconds": float("nan")},
+        {"state": {"a": float("nan")}},
+        {"state": {"a": np.int64(3)}},
+        {"callbacks": [3]},
+    ],
+)
 def test_bad_arguments(options, tmp_path):
-    with pytest.raises(ValueError, match=f"{next(iter(options))}="):
+    with pytest.raises(ValueError, match=f"{next(iter(options))}[=:]"):
         CheckpointAndResume(tmp_path, **options)
     with pytest.raises(ValueError, match="gs://bucket/run"):
         CheckpointAndResume("gs://bucket/run")
+    with pytest.raises(ValueError, match="directory is ''"):
+        CheckpointAndResume("")
 
 
 # ---------------------------------------------------------------- other callbacks

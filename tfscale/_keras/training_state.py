@@ -1,6 +1,5 @@
 """Where `fit` starts: at any step of any epoch, with the metrics that the epoch had so far."""
 
-import numpy as np
 import tensorflow as tf
 
 from tfscale._keras import retrace
@@ -81,21 +80,6 @@ def build_optimizer(model):
             optimizer._create_all_weights(variables)
         elif optimizer is not None:
             optimizer.build(variables)
-
-
-def optimizer_settings(model):
-    """The numbers that the optimizer and its schedule are set to, by name, to six digits."""
-    return _numbers(model.optimizer.get_config()) if model.optimizer else {}
-
-
-def _numbers(config):
-    found = {}
-    for name, value in config.items():
-        if isinstance(value, dict):
-            found[name] = _numbers(value)
-        elif isinstance(value, (int, float, np.number)):
-            found[name] = float(f"{value:.6g}")  # 0.1 is another number as a float32
-    return found
 
 
 def is_read_synchronised(variable):

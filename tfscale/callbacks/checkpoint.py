@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from pathlib import Path
 
 import tensorflow as tf
@@ -12,6 +13,8 @@ from tfscale.callbacks.checkpoint_files import CheckpointFiles, Position
 from tfscale.callbacks.compression_files import SavedCompression
 from tfscale.callbacks.non_finite import lost_weights
 from tfscale.callbacks.saved_phases import check_phases
+from tfscale.callbacks.saved_plan import compare_plans
+from tfscale.callbacks.saved_settings import OptimizerSettings
 from tfscale.distribute import _tf_private, all_reduce
 from tfscale.distribute.agreement import agree, first_difference, gather_values
 
@@ -46,8 +49,8 @@ class CheckpointAndResume(training_state.StepCallback):
     With more `epochs` than before it goes on from its end; a learning rate schedule is then the
     new program's, at the saved `iterations`, so a decay that ends with the last epoch is another
     one from there on. A learning rate that is a number goes on as it was saved, for a callback
-    may have lowered it. A line in the log says where the new program's rate or schedule is
-    another, and which of the two holds.
+    may have lowered it; a program that has another number now gets that one. A line in the log
+    says so, and names whatever else of the optimizer is set otherwise.
 
     Args:
         directory: path of a folder that all workers see; a run needs one of its own.
@@ -70,8 +73,9 @@ class CheckpointAndResume(training_state.StepCallback):
     Raises:
         RuntimeError: in `fit`, in place of a save of weights that are NaN or infinite, which
             would push sound checkpoints out; names the weights and the newest checkpoint.
-        ValueError: in the constructor, if the newest checkpoint cannot be read; in `fit`, if
-            it was made by another model, with another `state` or steps per epoch, or if
+        ValueError: in the constructor, for an argument out of its range, or if the newest
+            checkpoint cannot be read; in `fit`, if the directory cannot be written to, if it
+            was made by another model, with another `state` or steps per epoch, or if
             the workers do not see the same checkpoint: naming what differs.
 
     Example:
@@ -84,14 +88,20 @@ class CheckpointAndResume(training_state.StepCallback):
         self, directory, save_every=None, keep=3, state=None, callbacks=(), timeout_seconds=120
     ):
         super().__init__()
-        if save_every is not None and (not isinstance(save_every, int) or save_every < 1):
+        if save_every is not None and (type(save_every) is not int or save_every < 1):
             raise ValueError(
                 f"save_every={save_every!r}: a number of steps of at least 1, or None for epochs"
             )
+        if not (isinstance(timeout_seconds, (int, float)) and 0 < timeout_seconds < math.inf):
+            raise ValueError(f"timeout_seconds={timeout_seconds!r}: a number of seconds above 0")
         self._files = CheckpointFiles(directory, keep)
         self._save_every = save_every
-        self._state = json.loads(json.dumps(state or {}))
+        self._state = _as_json(state or {})
         self._others = tuple(callbacks)
+        for callback in self._others:
+            if not isinstance(callback, saved_callbacks.KINDS):
+                kinds = ", ".join(kind.__name__ for kind in saved_callbacks.KINDS)
+                raise ValueError(f"callbacks: {callback!r} is none of {kinds}; leave it out")
         self._timeout = timeout_seconds
         self._latest = self._files.latest()
         self._epoch = self._step = 0
@@ -167,23 +177,22 @@ class CheckpointAndResume(training_state.StepCallback):
         self._global_step = self._saved_at = self.initial_step
         self._memories, self._stopped = None, False
         self._compression = SavedCompression(self.model, self._files, self._timeout)
+        self._settings = OptimizerSettings(self.model.optimizer)
         self.params["initial_step"] = self.initial_step  # for callbacks that count steps
         if strategy.extended.should_checkpoint:
-            self._files.remove_partial()
+            self._files.prepare()
         if self._latest is None:
             return
         position, epochs = self._latest, self.params.get("epochs")
         where = self._files.folder(position.global_step)
         self._check(position, where)
         training_state.build_optimizer(self.model)
-        saved_variables.check_variables(
-            position.variables,
-            saved_variables.describe(saved_variables.all_variables(self.model)),
-            where,
-        )
-        mine = training_state.optimizer_settings(self.model)
-        self._read(tf.train.Checkpoint(model=self.model))
-        _compare_settings(position.optimizer, mine, training_state.optimizer_settings(self.model))
+        present = saved_variables.describe(saved_variables.all_variables(self.model))
+        if len(present) == len(position.variables):
+            self._settings.check(position.optimizer, where)
+        saved_variables.check_variables(position.variables, present, where)
+        checkpoint = tf.train.Checkpoint(model=self.model)
+        self._settings.restore(lambda: self._read(checkpoint), position.optimizer)
         self._compression.restore(position)
         way_out, self._stopped = self._files.way_out(), position.stopped
         self._memories = saved_callbacks.read(where, position.callbacks, way_out)
@@ -331,7 +340,7 @@ class CheckpointAndResume(training_state.StepCallback):
             compression=self._compression.collect(self.params.get("compression_schedule")),
             stopped=self._stopped,
             phases=self.params.get("phases"),
-            optimizer=training_state.optimizer_settings(self.model),
+            optimizer=self._settings.values,
         )
         trackables = {"model": self.model} | ({"metrics": metrics} if metrics else {})
         with self._files.writing(position, remains=strategy.extended.should_checkpoint) as prefix:
@@ -367,34 +376,14 @@ class CheckpointAndResume(training_state.StepCallback):
         plan, before = all_reduce.plan_of(strategy), self._latest
         resumed = before and self._saved_at == self.initial_step and plan and before.bucket_plan
         if resumed and before.replicas == strategy.num_replicas_in_sync:
-            difference = first_difference(*_comparable(before.bucket_plan, plan))
-            if difference:
-                _logger.warning(
-                    "gradients are summed otherwise than in the run that was saved (%s was %s, is "
-                    "%s): the last bits of the sums differ from an undisturbed run's",
-                    *difference,
-                )
+            compare_plans(before.bucket_plan, plan)
         return plan
 
 
-def _compare_settings(saved, mine, restored):
-    """Says what of the optimizer's settings the program changes, and what it can't change."""
-    if difference := first_difference(restored, mine, "optimizer"):
-        _logger.warning(
-            "%s goes on as it was saved, %s; this program's %s is not used. To change it, set it "
-            "in a callback, or take another checkpoint directory",
-            *difference,
-        )
-    if saved and (difference := first_difference(saved, restored, "optimizer")):
-        _logger.warning("%s was %s, and is this program's %s from here on", *difference)
-
-
-def _comparable(saved, plan):
-    """Two descriptions of the all-reduce as far as a difference would be a surprise."""
-    found = [json.loads(json.dumps(p)) for p in (saved, plan)]
-    compressions = [p["settings"].pop("compression", None) for p in found]
-    for p in found:
-        # Of all the plans of a process, the last one is that of the present model; and another
-        # compression, which has its own line in the log, may have other buckets.
-        p["plans"] = p["plans"][-1:] if compressions[0] == compressions[1] else []
-    return found
+def _as_json(state):
+    try:
+        return json.loads(json.dumps(state, allow_nan=False))  # NaN is equal to nothing
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"state={state!r} cannot be kept as JSON: {error}. Give plain numbers, texts and lists"
+        ) from error

@@ -40,7 +40,7 @@ class Position:
     compression: dict | None = None  # see compression_files.py
     stopped: bool = False  # a callback ended the run before its last epoch
     phases: list | None = None  # those of the run, see saved_phases.py
-    optimizer: dict | None = None  # its numbers and its schedule's, by name
+    optimizer: dict | None = None  # as the program sets it, see saved_settings.py
     format: int = _FORMAT
 
 
@@ -48,19 +48,21 @@ class CheckpointFiles:
     """The checkpoints of one run, in a directory that all workers share.
 
     Args:
-        directory: path; made when the first checkpoint is saved.
+        directory: path; made when the run begins.
         keep: int, how many checkpoints stay.
     """
 
     def __init__(self, directory, keep):
+        if not str(directory):
+            raise ValueError("the checkpoint directory is '': give a folder of the run's own")
         if "://" in str(directory):
             raise ValueError(
                 f"checkpoint directory {directory}: only mounted file systems are supported, since "
                 "a checkpoint is put in place by renaming a folder; mount the bucket, or save "
                 "to a disk that the workers share"
             )
-        if keep < 1:
-            raise ValueError(f"keep={keep}: at least one checkpoint has to stay")
+        if not isinstance(keep, int) or keep < 1:
+            raise ValueError(f"keep={keep!r}: a whole number; at least one checkpoint has to stay")
         self.directory = Path(directory)
         if self.directory.exists() and not self.directory.is_dir():
             raise ValueError(f"checkpoint directory {directory} is a file, not a folder")
@@ -151,8 +153,23 @@ class CheckpointFiles:
         token = state["token"] if state else os.getpid()
         return self.directory / f".partial-{position.global_step}-{token}"
 
-    def remove_partial(self):
-        """Removes what killed processes left behind; the leader calls it before the first step."""
+    def prepare(self):
+        """Makes the directory ready, before the first step; for the worker whose files stay.
+
+        Removes what killed processes left behind.
+
+        Raises:
+            ValueError: if it cannot be written to: rather now than after an epoch.
+        """
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.directory):
+                pass
+        except OSError as error:
+            raise ValueError(
+                f"checkpoint directory {self.directory} cannot be written to: {error}. Give a "
+                "folder on a disk that this process may write to"
+            ) from error
         for path in self.directory.glob(".partial-*"):
             shutil.rmtree(path, ignore_errors=True)
 
