@@ -22,13 +22,15 @@ def check_writable(args, *flags, folders=()):
             is_new = not file.exists()
             file.open("ab").close()
             if is_new:
-                file.unlink()
+                file.unlink(missing_ok=True)  # another program's check may have
         except (FileExistsError, NotADirectoryError) as error:
             raise ValueError(
-                f"--{flag}={path} can't be written: {file.parent} is not a folder"
+                f"--{flag}={path} can't be written: {file.parent} is not a folder; give another"
             ) from error
         except OSError as error:
-            raise ValueError(f"--{flag}={path} can't be written: {error.strerror}") from error
+            raise ValueError(
+                f"--{flag}={path} can't be written: {error.strerror}; give another"
+            ) from error
 
 
 def check_matplotlib():

@@ -20,8 +20,8 @@ class Results:
         settings: `dict` that all rows have in common and that `add` puts into each; a file with
             other settings is refused. None (the default) to ask for nothing.
         form: `dict`, what every row has to have, and of which kind: `str`, `int`, `float` (a
-            finite number), a tuple of kinds, a set of names, ``[kind]`` (a list that is not
-            empty), or a `dict` again. Defaults to none.
+            finite number), `from_0_to_1` or `above_0`, a tuple of kinds, a set of names,
+            ``[kind]`` (a list that is not empty), or a `dict` again. Defaults to none.
         key: names that tell the rows apart; none may be there twice. Defaults to arm and seed.
 
     Attributes:
@@ -34,7 +34,7 @@ class Results:
         OSError: if it can't be read.
 
     Example:
-        >>> results = Results("results/digits.json", {"epochs": 3}, {"accuracy": float})
+        >>> results = Results("results/digits.json", {"epochs": 3}, {"accuracy": from_0_to_1})
         >>> if not results.has(arm="dense", seed=0):
         ...     results.add({"arm": "dense", "seed": 0, "accuracy": train("dense", 0)})
     """
@@ -138,8 +138,14 @@ def _misfit(row, form):
         if name not in row or (row[name] is None and not _fits(None, kind)):
             return f"lacks its {name}"
         if not _fits(row[name], kind):
-            return f"has {name}={row[name]!r}, which is not of its kind"
+            return f"has {name}={row[name]!r}, which is not of its kind{_said(kind)}"
     return None
+
+
+def _said(kind):
+    if isinstance(kind, set):
+        return f": {', '.join(sorted(kind))}"
+    return f": {kind.__name__.replace('_', ' ')}" if kind in (from_0_to_1, above_0) else ""
 
 
 def _fits(value, kind):
@@ -153,9 +159,36 @@ def _fits(value, kind):
         )
     if isinstance(kind, set):
         return isinstance(value, str) and value in kind
+    if kind in (from_0_to_1, above_0):
+        return _fits(value, float) and kind(value)
     if kind is float:
         return type(value) in (int, float) and math.isfinite(value)
     return value is None if kind is None else type(value) is kind
+
+
+def from_0_to_1(value):
+    """The kind of shares, such as accuracies."""
+    return 0 <= value <= 1
+
+
+def above_0(value):
+    """The kind of times and speeds."""
+    return value > 0
+
+
+def check_arms(results, arm_of):
+    """Raises ValueError for a row whose arm is not the one that its other fields tell of.
+
+    Args:
+        results: `Results`.
+        arm_of: function of a row that returns the name of its arm.
+    """
+    for number, row in enumerate(results.rows):
+        if row["arm"] != arm_of(row):
+            raise ValueError(
+                f"{results.path}, row {number} has arm={row['arm']!r}, but its other fields are "
+                f"those of {arm_of(row)!r}; {ADVICE}"
+            )
 
 
 def check_rate(runs, arm, rate):

@@ -1,6 +1,7 @@
 """Experiments with paired seeds: their rows, differences and data."""
 
 import gzip
+import importlib
 import json
 import struct
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments import fashion, paired
-from experiments.results_file import Results
+from experiments.results_file import Results, above_0, check_arms, from_0_to_1
 
 
 def rows(**accuracies):
@@ -65,14 +66,20 @@ def test_a_number_that_json_lacks_is_named_and_not_written(tmp_path):
         ({"curve": [{"seconds": 1.0}]}, "row 1 has curve=.*seconds"),
         ({"speed": "fast"}, "row 1 has speed='fast'"),
         ({"seed": 0}, "row 1 has arm=dense, seed=0 once more; remove it"),
+        ({"accuracy": 98.5}, "row 1 has accuracy=98.5, which is not of its kind: from 0 to 1; rem"),
+        ({"accuracy": -1}, "row 1 has accuracy=-1"),
+        ({"curve": [{"seconds": 0, "accuracy": 1}]}, "row 1 has curve=.*'seconds': 0"),
+        ({"speed": -4}, "row 1 has speed=-4"),
+        ({"arm": "x"}, "row 1 has arm='x', which is not of its kind: dense, sparse"),
     ],
 )
 def test_rows_of_another_form_are_refused(tmp_path, changed, message):
     form = {
-        "accuracy": float,
+        "arm": {"sparse", "dense"},
+        "accuracy": from_0_to_1,
         "optimizer": {"sgd"},
-        "curve": [{"seconds": float, "accuracy": int}],
-        "speed": (float, None),
+        "curve": [{"seconds": above_0, "accuracy": int}],
+        "speed": (above_0, None),
     }
     row = {
         "arm": "dense", "accuracy": 1, "optimizer": "sgd", "speed": None,
@@ -84,6 +91,37 @@ def test_rows_of_another_form_are_refused(tmp_path, changed, message):
     path.write_text(json.dumps([row | {"seed": 0}, row | {"seed": 1} | changed]))
     with pytest.raises(ValueError, match=message):
         Results(path, form=form)
+
+
+def test_an_arm_that_is_not_that_of_the_other_fields_is_refused(tmp_path):
+    results = Results(tmp_path / "rows.json")
+    results.add({"arm": "lars-32", "seed": 0, "batch": 32})
+    check_arms(results, lambda row: f"lars-{row['batch']}")
+    results.add({"arm": "x", "seed": 0, "batch": 32})
+    with pytest.raises(ValueError, match="row 1 has arm='x', but its .* are those of 'lars-32'"):
+        check_arms(results, lambda row: f"lars-{row['batch']}")
+
+
+PROGRAMS = {
+    "results": ("progressive", "recipe", "precision", "large_batch", "batch_norm"),
+    "json": ("compression", "official"),
+}
+
+
+@pytest.mark.parametrize("flag", PROGRAMS)
+def test_a_place_that_cannot_be_written_is_found_before_training(
+    tmp_path, monkeypatch, capsys, flag
+):
+    (tmp_path / "file").write_text("")
+    for name in PROGRAMS[flag]:
+        run = importlib.import_module(f"experiments.{name}.run")
+        monkeypatch.setattr(run, "run_all", lambda *args: pytest.fail("trained"))
+        for path, reason in (("file/x", "is not a folder"), ("/proc/x/y", "No such file")):
+            path = str(tmp_path / path)  # /proc stays, for it starts at the root.
+            assert run.main(["--quick", f"--{flag}={path}"]) == 1
+            error = capsys.readouterr().err
+            assert f"--{flag}={path} can't be written: " in error
+            assert reason in error and "give another" in error
 
 
 def test_a_run_is_kept_once(tmp_path):

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from experiments import commands, fashion, flag_ranges, launched, paired
 from experiments.batch_norm import report
-from experiments.results_file import Results
+from experiments.outputs import check_writable
+from experiments.results_file import Results, above_0, check_arms, from_0_to_1
 
 RESULTS = Path(__file__).resolve().parent / "results"
 QUICK = {
@@ -43,15 +44,18 @@ def run(args):
     runs = Results(
         folder / "runs.json",
         {name: getattr(args, name) for name in SETTINGS},
-        {"per_replica": int, "group": int, "accuracy": float},
+        {"per_replica": int, "group": int, "accuracy": from_0_to_1},
     )
+    check_arms(runs, lambda row: arm(row["per_replica"], row["group"]))
     cost = Results(
         folder / "cost.json",
         {name: getattr(args, name) for name in COST_SETTINGS},
-        {"milliseconds": float},
+        {"group": int, "milliseconds": above_0},
         key=("arm", "round"),
     )
+    check_arms(cost, cost_arm)
     if not args.report:
+        check_writable(args, folders=("results",))
         run_all(args, runs)
         if args.rounds and not cost.rows:
             code = measure_cost(args, cost)
@@ -204,8 +208,12 @@ def measure_cost(args, cost):
         [f"--{name}={value}" for name, value in flags.items() if value is not None],
     )
     for row in rows or ():
-        cost.add({"arm": f"groups of {row['group']}", **row})
+        cost.add({"arm": cost_arm(row), **row})
     return code
+
+
+def cost_arm(row):
+    return f"groups of {row['group']}"
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ import time
 from experiments import commands, fashion, flag_ranges, launched, paired
 from experiments.compression.arms import ARMS
 from experiments.compression.settings import RESULTS, add_settings, flags_of, settings_of
-from experiments.results_file import Results
+from experiments.outputs import check_writable
+from experiments.results_file import Results, from_0_to_1
 
 BASELINE = "dense"
 QUICK = {
@@ -35,8 +36,9 @@ def main(argv=None):
 
 
 def run(args):
-    results = Results(args.json, settings_of(args), {"accuracy": float})
+    results = Results(args.json, settings_of(args), {"arm": set(ARMS), "accuracy": from_0_to_1})
     if not args.report:
+        check_writable(args, "json", "plot")
         code = run_all(args, results)
         if code:
             return code

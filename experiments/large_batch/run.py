@@ -18,7 +18,8 @@ from pathlib import Path
 from experiments import commands, paired
 from experiments.large_batch import report, search
 from experiments.large_batch.settings import OPTIMIZERS, arm, parse
-from experiments.results_file import Results, check_rate
+from experiments.outputs import check_writable
+from experiments.results_file import Results, above_0, check_arms, check_rate, from_0_to_1
 
 # Of the search; the final runs have 0, 1, ...
 SEARCH_SEED = 1000
@@ -32,11 +33,13 @@ def main(argv=None):
 
 def run(settings, args):
     folder, shared = Path(args.results), dataclasses.asdict(settings)
-    scored = {"learning_rate": float, "accuracy": float}
+    scored = {"learning_rate": above_0, "accuracy": from_0_to_1, "training_accuracy": from_0_to_1}
     trials = Results(folder / "search.json", shared, scored, key=("arm", "trial"))
-    of_runs = {"optimizer": set(OPTIMIZERS), "batch": int, "steps": int, "training_accuracy": float}
+    of_runs = {"optimizer": set(OPTIMIZERS), "batch": int, "steps": int}
     runs = Results(folder / "runs.json", shared, scored | of_runs)
+    check_arms(runs, lambda row: arm(row["optimizer"], row["batch"]))
     if not args.report:
+        check_writable(args, folders=("results",))
         run_all(settings, args, trials, runs)
     if not runs.rows:
         raise FileNotFoundError(f"{runs.path} is not there; run without --report first")

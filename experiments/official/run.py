@@ -22,16 +22,17 @@ from experiments.commands import exit_code
 from experiments.official import report
 from experiments.official.arms import ARMS, BASELINE
 from experiments.official.settings import parse, settings_of
+from experiments.outputs import check_writable
 from experiments.quickstart.datasets import ensure_records
-from experiments.results_file import Results
+from experiments.results_file import Results, above_0, from_0_to_1
 from tfscale.cluster import ClusterConfig
 
 FORM = {
     "arm": set(ARMS),
-    "accuracy": float,
-    "accuracies": [float],
+    "accuracy": from_0_to_1,
+    "accuracies": [from_0_to_1],
     "steps_done": [int],
-    "images_per_second": (float, None),
+    "images_per_second": (above_0, None),
 }
 
 
@@ -57,6 +58,7 @@ def run(args):
         )
     results = Results(args.json, dataclasses.asdict(settings), FORM)
     if cluster.is_leader:
+        check_writable(args, "json")
         ensure_records(settings.dataset, settings.records)
     run_all(args, settings, results, cluster)
     return show(args, results) if cluster.is_leader else 0

@@ -14,8 +14,9 @@ import sys
 from pathlib import Path
 
 from experiments import commands, imagenette, paired, ratios
+from experiments.outputs import check_writable
 from experiments.progressive import flags, training
-from experiments.results_file import Results
+from experiments.results_file import Results, above_0, from_0_to_1
 from experiments.tables import aligned
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -44,9 +45,15 @@ def run(args):
     results = Results(
         Path(args.results) / "runs.json",
         {name: getattr(args, name) for name in SETTINGS},
-        {"accuracy": float, "images_per_second": [float], "memory_mb": float},
+        {
+            "arm": set(ARMS),
+            "accuracy": from_0_to_1,
+            "images_per_second": [above_0],
+            "memory_mb": above_0,
+        },
     )
     if not args.report:
+        check_writable(args, folders=("results",))
         run_all(args, results)
     if not results.rows:
         raise FileNotFoundError(f"{results.path} is not there; run without --report first")

@@ -3,15 +3,16 @@
 import statistics
 
 from experiments import paired, ratios
+from experiments.results_file import above_0, from_0_to_1
 from experiments.tables import aligned
 
 # What the rows of a file have to have for `time_table` and `plot_curves`; see `Results`.
 FORM = {
-    "accuracy": float,
-    "training_seconds": float,
+    "accuracy": from_0_to_1,
+    "training_seconds": above_0,
     "first_steps_seconds": float,
-    "images_per_second": [float],
-    "curve": [{"seconds": float, "accuracy": float}],
+    "images_per_second": [above_0],
+    "curve": [{"seconds": float, "accuracy": from_0_to_1}],
 }
 
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from experiments import commands, imagenette, paired, ratios
+from experiments.outputs import check_writable
 from experiments.progressive import flags, report, training
 from experiments.results_file import Results
 
@@ -43,9 +44,10 @@ def run(args):
     results = Results(
         Path(args.results) / "runs.json",
         {name: getattr(args, name) for name in SETTINGS},
-        report.FORM,
+        report.FORM | {"arm": set(ARMS)},
     )
     if not args.report:
+        check_writable(args, folders=("results",))
         run_all(args, results)
     if not results.rows:
         raise FileNotFoundError(f"{results.path} is not there; run without --report first")

@@ -13,11 +13,12 @@ import sys
 from pathlib import Path
 
 from experiments import commands, flag_ranges, imagenette, paired
+from experiments.outputs import check_writable
 from experiments.progressive import flags, training
 from experiments.progressive.report import FORM, plot_curves, time_table
 from experiments.recipe import report
 from experiments.recipe.arms import ARMS, run_of
-from experiments.results_file import Results, check_rate
+from experiments.results_file import Results, above_0, check_rate, from_0_to_1
 
 RESULTS = Path(__file__).resolve().parent / "results"
 QUICK = {
@@ -46,11 +47,11 @@ def main(argv=None):
 
 def run(args):
     folder, shared = Path(args.results), {name: getattr(args, name) for name in SETTINGS}
-    trials = Results(
-        folder / "search.json", shared, {"accuracy": float}, key=("arm", "learning_rate")
-    )
-    runs = Results(folder / "runs.json", shared, FORM | {"learning_rate": float})
+    scored = {"arm": set(ARMS), "learning_rate": above_0, "accuracy": from_0_to_1}
+    trials = Results(folder / "search.json", shared, scored, key=("arm", "learning_rate"))
+    runs = Results(folder / "runs.json", shared, FORM | scored)
     if not args.report:
+        check_writable(args, folders=("results",))
         run_all(args, trials, runs)
     if {row["arm"] for row in runs.rows} != set(ARMS):
         raise FileNotFoundError(
