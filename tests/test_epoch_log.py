@@ -55,8 +55,16 @@ def test_a_resumed_run_keeps_the_epochs_before(tmp_path):
         append(path, epoch, 5, {"loss": epoch})
     with open(path, "a") as file:
         file.write('{"epoch": 4, "epochs": 5, "metrics": {"loss": 4}')  # killed while it wrote
+    reader = EpochReader(path)
+    assert [epoch for epoch, _, _ in reader.new()] == [1, 2, 3]
     keep_epochs(path, 2)
     assert [epoch for epoch, _, _ in EpochReader(path).new()] == [1, 2]
+    # One that follows does not miss what took the place of what it has read.
+    for epoch in (3, 4, 5):
+        append(path, epoch, 5, {"loss": epoch})
+    assert [epoch for epoch, _, _ in reader.new()] == [1, 2, 3, 4, 5]
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+    assert [epoch for epoch, _, _ in reader.new()] == [1] and reader.new() == []
 
 
 def test_the_callback_writes_what_fit_says(tmp_path):

@@ -19,7 +19,7 @@ from tfscale.tuning import Settings, choice, integer, log_uniform, search, unifo
 from tfscale.tuning import owner as owners
 from tfscale.tuning import storage as storages
 from tfscale.tuning import store as stores
-from tfscale.tuning.judging import SearchError
+from tfscale.tuning.judging import RunningTrial, SearchError
 from tfscale.tuning.store import Store
 from tfscale.tuning.trial_process import explain
 
@@ -196,20 +196,21 @@ line = '{"epoch": %d, "epochs": 2, "metrics": {"val_accuracy": %s}}'
 if flags["kind"] == "empty":
     line = '{"epoch": %d, "epochs": 2, "metrics": {}}' + "%.0s"
 whole = line % (2, 0.5)
-last = {"empty": "", "nan": line % (2, "null"), "bad": "oops", "torn": whole[:9], "whole": whole}
-end = "" if flags["kind"] in ("torn", "whole") else chr(10)
+last = {"empty": "", "early": "", "nan": line % (2, "null"), "bad": "oops"}
+last |= {"torn": whole[:9], "whole": whole}
+end = "" if flags["kind"] in ("torn", "whole", "early") else chr(10)
 with open(path, "w") as file:
     file.write(line % (1, 0.25) + chr(10) + last[flags["kind"]] + end)
 """
 
 
 def test_what_a_trial_wrote_last_is_judged_though_it_has_ended(tmp_path):
-    kinds = ["nan", "bad", "torn", "folder", "whole"]
+    kinds, lines = ["nan", "bad", "torn", "folder", "whole", "early"], []
     program = tmp_path / "program.py"
     program.write_text(WRITER)
     settings = Settings(folder=str(tmp_path / "search"), trials=len(kinds), give_up_after=9)
     space = lambda trial: {"kind": kinds[trial.number]}  # noqa: E731
-    report = search(space, [str(program)], (), settings, fields={"kind": str}, notify=str)
+    report = search(space, [str(program)], (), settings, fields={"kind": str}, notify=lines.append)
     rows = {row["flags"]["kind"]: row for row in report.rows}
     assert rows["nan"]["reason"] == "val_accuracy is not finite at epoch 2"
     assert "has the line b'oops', which is no epoch's" in rows["bad"]["reason"]
@@ -217,6 +218,50 @@ def test_what_a_trial_wrote_last_is_judged_though_it_has_ended(tmp_path):
     assert "epochs.jsonl cannot be read: Is a directory" in rows["folder"]["reason"]
     assert rows["whole"]["scores"] == {1: 0.25, 2: 0.5} and report.best["value"] == 0.5
     assert all(rows[kind]["scores"] == {1: 0.25} for kind in ("nan", "bad", "torn"))
+    said = " ".join(lines)
+    assert "trial 4  0.5 after 2 epochs in " in said
+    assert "trial 5  0.25, ended by itself after 1 of 2 epochs in " in said
+
+
+class Lines:
+    """A process of which only the lines are known, which ends with them."""
+
+    exit_code, log, last_lines, ended, stopping = 0, "output.log", [], True, False
+
+    def __init__(self, *scores):
+        self._left = [[(epoch, 3, {"val_accuracy": score}) for epoch, score in scores]]
+
+    def look(self):
+        return self._left.pop() if self._left else []
+
+    def stop(self):
+        self.stopping = True
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    "scores, state, value",
+    [
+        ([(1, 0.5), (2, 0.6), (1, 0.5), (2, 0.6)], "COMPLETE", 0.6),  # resumed by itself
+        ([(1, 0.5), (2, 0.6), (1, 0.4), (2, 0.9)], "FAIL", None),  # a second fit
+        ([(1, 0.5), (2, 0.1), (3, 0.9)], "PRUNED", None),  # it did not end at once
+    ],
+)
+def test_epochs_that_a_run_writes_again_or_too_late(scores, state, value):
+    study = optuna.create_study(pruner=optuna.pruners.ThresholdPruner(lower=0.2))
+    running = RunningTrial(study.ask(), Lines(*scores), Settings(), slot=0)
+    assert running.follow() == scores[:2]
+    ended, result = running.end()
+    assert (ended.name, result) == (state, value)
+    study.tell(running.trial, result, state=ended)
+    (trial,) = study.trials
+    assert trial.intermediate_values == dict(scores[:2])
+    if state == "FAIL":
+        reason = trial.user_attrs["failure"]["reason"]
+        assert "wrote epoch 1 again with val_accuracy 0.4, after 0.5" in reason
+        assert "each fit but the first its initial_epoch" in reason
 
 
 def test_a_trial_that_takes_too_long_fails_with_all_its_processes(tmp_path):
@@ -421,7 +466,13 @@ def test_searches_of_several_names_share_a_folder_but_no_files(tmp_path):
     epochs = Path(first.rows[0]["folder"], "epochs.jsonl").read_text().splitlines()
     assert len(epochs) == len(first.rows[0]["scores"]) == 3
     # Of a storage that was removed, what there is is kept, and not gone on with.
-    (tmp_path / "trials.db").unlink()
+    for lose in (Path.unlink, lambda path: path.write_bytes(b"")):
+        lose(tmp_path / "trials.db")
+        for _ in range(2):
+            with pytest.raises(ValueError, match="results.json has results that are not in the st"):
+                run(tmp_path, trials=1)
+    assert all(path.read_text() == text for path, text in seen.items())
+    (tmp_path / "results.json").unlink()
     again, _ = run(tmp_path, trials=1)
     assert len(again.rows[0]["scores"]) == 3
     assert (tmp_path / "trial-0000-old1" / "epochs.jsonl").exists()

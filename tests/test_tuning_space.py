@@ -217,9 +217,11 @@ def test_a_program_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     program = Program(("broken.py",))
     with pytest.raises(ValueError, match="(?s)broken.py cannot be started.*NameError: name 'noth"):
         read_fields(program, program.environment({}))
-    program = Program(("-m", "no_such_module"))
-    with pytest.raises(ValueError, match="no module named 'no_such_module'"):
-        read_fields(program, program.environment({}))
+    for name in ("no_such_module", "no_such.module"):
+        program = Program(("-m", name))
+        with pytest.raises(ValueError, match=f"cannot be started: no module named '{name}'") as no:
+            read_fields(program, program.environment({}))
+        assert "\n" not in str(no.value)
 
 
 def test_the_run_folder_is_the_search_s():

@@ -1,11 +1,16 @@
 """The folder and the storage of a search: what several searches share, and what is refused."""
 
+import re
+import sqlite3
+import sys
 from pathlib import Path
 
 import optuna
 import pytest
 
 from tfscale.tuning import Settings, search, uniform
+from tfscale.tuning import report as reports
+from tfscale.tuning.__main__ import main
 from tfscale.tuning.owner import Owner
 from tfscale.tuning.report import existing
 from tfscale.tuning.store import Store
@@ -27,6 +32,37 @@ def test_a_storage_that_cannot_be_opened_is_named(tmp_path):
     (tmp_path / "trials.db").mkdir()
     with pytest.raises(ValueError, match="the storage /.*/trials.db cannot be opened: Operat"):
         Store(Settings(folder=str(tmp_path)), {})
+
+
+@pytest.mark.parametrize("module", ["psycopg2", "pymysql"])
+def test_a_driver_that_is_missing_is_named(tmp_path, monkeypatch, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    url = f"{'mysql' if module == 'pymysql' else 'postgresql'}+{module}://me:secret@host/db"
+    with pytest.raises(ValueError, match=rf"//me:\*+@host/db cannot be .*; pip install {module}"):
+        Store(Settings(folder=str(tmp_path), storage=url), {})
+
+
+def test_a_damaged_storage_names_the_way_out(tmp_path, capsys, monkeypatch):
+    settings, file = Settings(folder=str(tmp_path)), tmp_path / "trials.db"
+    Store(settings, {})
+    whole = file.read_bytes()
+    out = "it is damaged: put a copy of it back, or move it away.*another --folder; .*/trial-"
+    for damaged in (whole[: len(whole) // 2], b"\x01" * 5000):
+        file.write_bytes(damaged)
+        with pytest.raises(ValueError, match=out):
+            Store(settings, {})
+    for said, then in [
+        ("database disk image is malformed", out),
+        ("disk I/O error", "has its disk space left.* same command goes on"),
+        ("server closed the connection", "; the same command goes on with the search"),
+    ]:
+
+        def fail(settings, said=said):
+            raise optuna.exceptions.StorageInternalError from sqlite3.DatabaseError(said)
+
+        monkeypatch.setattr(reports, "existing", fail)
+        assert main([f"--folder={tmp_path}", "--report"]) == 1
+        assert re.search(f"trials.db fails: {said}.*{then}", capsys.readouterr().err)
 
 
 def test_searches_of_other_storages_do_not_run_in_one_folder(tmp_path):

@@ -55,6 +55,8 @@ def keep_epochs(path, count):
 class EpochReader:
     """Reads the lines of a file that is still written.
 
+    Where `keep_epochs` has made the file anew, its lines are read once more from the first.
+
     Args:
         path: of the file, which may not be there yet.
 
@@ -70,6 +72,7 @@ class EpochReader:
     def __init__(self, path):
         self._path = path
         self._offset = 0
+        self._file = None
 
     def new(self, ended=False):
         """Returns what was added since the last call: ``[(epoch, epochs, metrics), ...]``.
@@ -83,6 +86,9 @@ class EpochReader:
         """
         try:
             with open(self._path, "rb") as file:
+                status = os.fstat(file.fileno())
+                if status.st_ino != self._file or status.st_size < self._offset:
+                    self._file, self._offset = status.st_ino, 0
                 file.seek(self._offset)
                 data = file.read()
         except FileNotFoundError:

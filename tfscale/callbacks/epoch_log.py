@@ -15,7 +15,8 @@ class EpochLog(keras.callbacks.Callback):
     A hyperparameter search reads it while the run goes on (``python -m tfscale.tuning --help``).
     Put it after the callbacks that add to the logs. A `fit` removes the lines of its epochs and of
     those after them, from a run before: a run of several calls gives each but the first its
-    `initial_epoch`. A value that is not finite is null; one that is no number is left out.
+    `initial_epoch`, or a search fails it, as it has judged the scores that are gone. A value that
+    is not finite is null; one that is no number is left out.
 
     Args:
         path: of the file; its folder is made.

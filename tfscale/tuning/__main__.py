@@ -35,8 +35,12 @@ def main(argv=None):
     except (ValueError, OSError) as error:
         return _say(str(error), 2)
     except optuna.exceptions.StorageInternalError as error:
-        cause = str(error.__cause__).partition("\n")[0]
-        return _say(f"the storage fails: {cause}; the same command goes on with the search", 1)
+        from tfscale.tuning.storage import shown, way_out
+
+        cause = error.__cause__ or error
+        out = way_out(cause, settings) or "the same command goes on with the search"
+        said = str(cause).partition("\n")[0]
+        return _say(f"the storage {shown(settings)} fails: {said}; {out}", 1)
     return finish(report, settings)
 
 

@@ -23,11 +23,12 @@ class RunningTrial:
         scores: `dict` of epoch, from 1, to the metric.
         epochs: `int`, how many the run will have; None before it says so.
         without: `list` of the epochs that were not evaluated.
+        last: `int`, the epoch that came last; 0 before the first.
     """
 
     def __init__(self, trial, process, settings, slot):
         self.trial, self.process, self.slot = trial, process, slot
-        self.scores, self.epochs, self.without = {}, None, []
+        self.scores, self.epochs, self.without, self.last = {}, None, [], 0
         self._settings = settings
         self._started = time.monotonic()
         self._failure, self._pruned = None, False
@@ -67,6 +68,7 @@ class RunningTrial:
         self.process.close()
         self.trial.set_user_attr("seconds", round(time.monotonic() - self._started, 2))
         self.trial.set_user_attr("epochs", self.epochs)
+        self.trial.set_user_attr("last_epoch", self.last)
         if self._pruned:
             return TrialState.PRUNED, None
         failure = self._failure or self._own_failure()
@@ -83,10 +85,13 @@ class RunningTrial:
         return TrialState.FAIL, None
 
     def _take(self, epoch, epochs, metrics):
-        metric, self.epochs = self._settings.metric, epochs
+        if self._pruned:
+            return False  # How far it still gets is chance, by which the sampler must not draw.
+        metric, self.epochs, self.last = self._settings.metric, epochs, epoch
         if metric not in metrics:
             if self._may_yet_come(epoch, metrics):
-                self.without.append(epoch)
+                if epoch not in self.without:
+                    self.without.append(epoch)
                 return False
             raise SearchError(
                 f"the program writes no metric {metric!r} for its epochs; "
@@ -96,8 +101,14 @@ class RunningTrial:
         if not math.isfinite(score):
             self._fail(f"{metric} is not finite at epoch {epoch}")
             return False
-        if epoch in self.scores:
-            return False  # A run that resumed by itself does some again.
+        if epoch in self.scores:  # A run that resumed by itself does some again.
+            if score != self.scores[epoch]:
+                self._fail(
+                    f"it wrote epoch {epoch} again with {metric} {score:.4g}, after "
+                    f"{self.scores[epoch]:.4g} by which it was judged; give each fit but the first "
+                    "its initial_epoch (a run that resumes must repeat its scores)"
+                )
+            return False
         self.scores[epoch] = score
         self.trial.report(score, epoch)
         # After the last epoch nothing is left to be saved.

@@ -72,8 +72,10 @@ class Progress:
         trial = next(trial for trial in trials if trial.number == number)
         seconds = duration(trial.user_attrs["seconds"])
         if trial.state == TrialState.COMPLETE:
-            epochs = len(trial.intermediate_values)
-            text = f"{trial.value:.4g} after {epochs} epoch{'s' if epochs > 1 else ''} in {seconds}"
+            last, epochs = trial.user_attrs["last_epoch"], trial.user_attrs["epochs"]
+            early = f" of {epochs}" if last < epochs else ""
+            text = f"{trial.value:.4g}{', ended by itself' if early else ''} after {last}{early} "
+            text += f"epoch{'s' if max(last, epochs) > 1 else ''} in {seconds}"
         elif trial.state == TrialState.PRUNED:
             text = f"pruned at epoch {trial.last_step} with {trial.value:.4g}, in {seconds}"
         else:

@@ -59,8 +59,9 @@ def read_fields(program, environ, timeout_seconds=300):
                 "belongs under if __name__ == '__main__'"
             ) from None
         if done.returncode or not file.exists():
-            lines = "\n".join(f"  | {line}" for line in done.stdout.splitlines()[-8:])
-            raise ValueError(f"{program.words[-1]} cannot be started:\n{lines or '  | (silent)'}")
+            lines = done.stdout.splitlines()[-8:] or ["(silent)"]
+            said = "".join(f"\n  | {line}" for line in lines) if len(lines) > 1 else f" {lines[0]}"
+            raise ValueError(f"{program.words[-1]} cannot be started:{said}")
         return pickle.loads(file.read_bytes())
 
 
@@ -80,9 +81,14 @@ def write_fields():
 
 def _source(words):
     if words[0] == "-m":
-        spec = importlib.util.find_spec(words[1])
+        try:
+            spec = importlib.util.find_spec(words[1])
+        except ModuleNotFoundError as error:
+            if not f"{words[1]}.".startswith(f"{error.name}."):
+                raise  # One that its package imports.
+            spec = None
         if spec is None or spec.origin is None:
-            raise SystemExit(f"no module named {words[1]!r}")
+            raise SystemExit(f"no module named {words[1]!r}, from the folder {Path.cwd()}")
         return Path(spec.origin).read_text()
     path = Path(words[0])
     return (path / "__main__.py" if path.is_dir() else path).read_text()

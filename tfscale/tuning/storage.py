@@ -11,6 +11,13 @@ import sqlalchemy
 
 from tfscale.tuning.settings import HEARTBEAT_SECONDS, SILENCE_SECONDS
 
+# Where it has another name than the module.
+_PACKAGES = {
+    "MySQLdb": "mysqlclient",
+    "psycopg": "'psycopg[binary]'",
+    "psycopg2": "psycopg2-binary",
+}
+
 
 def open_storage(settings):
     """Returns the `optuna.storages.RDBStorage` of a search; makes its tables where they are not.
@@ -39,10 +46,26 @@ def open_storage(settings):
                 grace_period=SILENCE_SECONDS,
             )
     except (sqlalchemy.exc.SQLAlchemyError, ImportError, RuntimeError) as error:
+        text = str(error).splitlines()[0]
         raise ValueError(
             f"the storage {shown(settings)} cannot be opened: {type(error).__name__}: "
-            f"{str(error).splitlines()[0]}"
+            + "; ".join(filter(None, [text.rstrip("."), way_out(error, settings)]))
         ) from error
+
+
+def way_out(error, settings):
+    """What to do about an error of the storage; None where that is not known."""
+    text, module = str(error), getattr(error.__cause__, "name", None)
+    if isinstance(error, ImportError) and module:
+        return f"pip install {_PACKAGES.get(module, module)}"
+    if any(sign in text for sign in ("malformed", "not a database", "Could not decode")):
+        return (
+            "it is damaged: put a copy of it back, or move it away and start anew with another "
+            f"--folder; what the runs left stays in {settings.home}/trial-*/"
+        )
+    if "disk I/O error" in text or "disk is full" in text:
+        return "has its disk space left? If so, the same command goes on with the search"
+    return None
 
 
 def storage_file(settings):

@@ -3,6 +3,7 @@
 Several searches, on one machine or many, may use one storage at a time.
 """
 
+import json
 import time
 import uuid
 import warnings
@@ -34,7 +35,8 @@ class Store:
 
     Raises:
         ValueError: the storage cannot be opened, or its study has another record, or none as no
-            search made it; names the difference.
+            search made it; names the difference. Or the folder has results of trials that are
+            not in the storage.
 
     Example:
 
@@ -53,6 +55,7 @@ class Store:
             before = self.study.user_attrs.get("record")
             if before is None:
                 self._refuse_foreign()
+                _refuse_lost(settings)
             elif before != record:
                 if any(trial.state in (*FINISHED, TrialState.RUNNING) for trial in self.trials()):
                     raise ValueError(_difference(settings, before, record))
@@ -198,6 +201,23 @@ def is_lost(trial):
 def counts(trial):
     """Whether a trial is one of those wanted: not one that is repeated under another number."""
     return not is_lost(trial)
+
+
+def _refuse_lost(settings):
+    """A storage that was removed or emptied must not cost the results that it had."""
+    file = settings.home / "results.json"
+    if not file.exists():
+        return
+    try:
+        states = [row["state"] for row in json.loads(file.read_bytes())["trials"]]
+    except (ValueError, KeyError, TypeError):
+        states = ["complete"]  # It is somebody's.
+    if "complete" in states or "pruned" in states:
+        raise ValueError(
+            f"{file} has results that are not in the storage {shown(settings)}, which is new or "
+            "was emptied: put that back to go on with the search; or give another --folder, or "
+            "move the results away, for a new one"
+        )
 
 
 def _pruner(settings):
