@@ -11,12 +11,14 @@ import tensorflow as tf
 
 from tests.multiprocess import progressive_runs as runs
 from tests.multiprocess.checkpoint_runs import Watch
+from tests.references_batch_norm import mirrored
 from tfscale import callbacks, progressive
 from tfscale._keras import keras
 from tfscale.accumulation import accumulate_gradients
 from tfscale.callbacks.saved_phases import check_phases
 from tfscale.distribute.strategy import create_strategy
 from tfscale.progressive import Phase, PhaseData
+from tfscale.progressive.checks import check_labels, check_sizes
 from tfscale.progressive.phases import numbered
 
 ONE = tf.distribute.get_strategy()
@@ -356,6 +358,11 @@ def test_a_run_that_a_callback_stops_may_have_short_data():
         ([(1, 6, 8)], {}, r"Phase objects, got \(1, 6, 8\)"),
         (runs.PHASES, {"callbacks": [3]}, "functions of a phase, got 3"),
         (runs.PHASES, {"callbacks": [lambda phase: None]}, "for phase 1, got None"),
+        (
+            runs.PHASES,
+            {"callbacks": [callbacks.StopOnNonFinite]},
+            r"callbacks has the class StopOnNonFinite: write StopOnNonFinite\(\), or",
+        ),
         (runs.PHASES, {"resume": NothingTrains()}, "resume must be a CheckpointAndResume"),
     ],
 )
@@ -393,6 +400,47 @@ def test_data_of_another_size_than_the_phase_is_refused(untrained, replicas):
     message = "phase 1 is of 8 pixels, but its data has pictures of 6 x 6"
     with pytest.raises(ValueError, match=message):
         progressive.fit(untrained, [Phase(1, 8, 8)], forgets, callbacks=[NothingTrains()])
+
+
+@pytest.mark.parametrize(
+    "replicas, plain, split", [(1, True, ""), (2, True, ""), (2, False, r" \(2 on each of 2 .*\)")]
+)
+def test_data_of_another_batch_than_the_phase_is_refused(untrained, replicas, plain, split):
+    strategy = mirrored(replicas)
+
+    def forgets(phase, step):
+        size = 4 if plain else 2
+        data = tf.data.Dataset.from_tensors((tf.zeros([size, 8, 8, 3]), tf.zeros([size])))
+        distribute = strategy.distribute_datasets_from_function
+        return PhaseData(data if plain else distribute(lambda context: data), 4)
+
+    message = f"phase 1 has a global batch of 8, but its data has batches of 4{split}: data"
+    with pytest.raises(ValueError, match=message):
+        progressive.fit(untrained, [Phase(1, 8, 8)], forgets, callbacks=[NothingTrains()])
+
+
+@pytest.mark.parametrize("known", [8, 6])
+def test_a_batch_that_is_not_known_or_that_replicas_split_is_taken(known):
+    """8 on 2 replicas, and 6 on 4 of them, which get 2, 2, 2 and 0."""
+    strategy = mirrored(2 if known == 8 else 4)
+    data = tf.data.Dataset.from_tensors((tf.zeros([known, 8, 8, 3]), tf.zeros([known])))
+    for dataset in (data, strategy.experimental_distribute_dataset(data)):
+        check_sizes(PhaseData(dataset, 1), Phase(1, 8, known))
+    check_sizes(PhaseData(data.unbatch().batch(8), 1), Phase(1, 8, 8))
+
+
+def test_data_without_labels_is_refused_where_keras_needs_them(untrained):
+    data = tf.data.Dataset.from_tensors(tf.zeros([8, 8, 8, 3]))
+    with pytest.raises(ValueError, match="phase 1: the model has a loss, but its data has no labe"):
+        progressive.fit(untrained, [Phase(1, 8, 8)], lambda phase, step: PhaseData(data, 1))
+
+    class LabelsItself(keras.Model):
+        def train_step(self, data):
+            return {}
+
+    model = LabelsItself()
+    model.compile("sgd", "mse")
+    check_labels(model, PhaseData(data, 1), Phase(1, 8, 8))
 
 
 @pytest.mark.slow
@@ -482,6 +530,8 @@ def test_a_phase_checks_its_numbers(change):
         PhaseData(None, 4, validation_steps=3)
     with pytest.raises(ValueError, match="validation_steps=-1"):
         PhaseData(None, 4, validation_data=[], validation_steps=-1)
+    with pytest.raises(TypeError, match="dataset is a tuple; expected a tf.data.Dataset"):
+        PhaseData((np.zeros([8, 6, 6, 3]), np.zeros([8])), 1)
 
 
 def test_each_phase_has_a_seed_of_its_own():
@@ -506,6 +556,10 @@ def test_knots_in_epochs_as_steps():
         progressive.steps_at(phases, [10], 1)
     with pytest.raises(ValueError, match="is a global batch larger than the data"):
         progressive.schedule_steps(phases, [10, 11, 0])
+    with pytest.raises(ValueError, match=r"steps_per_epoch=\[10, 3.5, 6\]: 3.5 is no whole number"):
+        progressive.schedule_steps(phases, [10, 3.5, 6])
+    with pytest.raises(ValueError, match="epoch='1' is no number of epochs"):
+        progressive.steps_at(phases, steps, "1")
 
 
 def test_the_plan_of_a_run():

@@ -1,5 +1,6 @@
 """Runs in phases, for tests/test_progressive.py and for the workers of test_progressive.py here."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -139,6 +140,15 @@ def resume_and_compare(folder):
         run(strategy, (Phase(1, 6, 8), Phase(mine, 8, 8)), model=model)
     except ValueError as error:
         found["other phases"] = str(error)
+    data = data_of(strategy)
+
+    def longer(phase, step):
+        return dataclasses.replace(data(phase, step), steps_per_epoch=mine)
+
+    try:
+        run(strategy, (Phase(1, 6, 8),), data=longer, model=model)
+    except ValueError as error:
+        found["other steps"] = str(error)
     return found
 
 

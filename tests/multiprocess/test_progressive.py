@@ -65,8 +65,11 @@ def test_two_workers_equal_one_device(cluster):
             np.testing.assert_allclose(dense["history"][key], values, rtol=1e-6, atol=1e-6)
 
 
-def test_workers_with_other_phases_are_told_so(cluster):
+def test_workers_with_other_phases_or_steps_are_told_so(cluster):
     _, found = cluster
     for worker in found:
         message = worker["other phases"]
         assert "do not agree on the phases of the run: [1].epochs is 2 on" in message
+        message = worker["other steps"]
+        assert "do not agree on the data of phase 1: steps_per_epoch is 2 on worker 0" in message
+        assert "but 3 on worker 1" in message

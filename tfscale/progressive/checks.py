@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from tfscale._keras import keras
 from tfscale.callbacks.checkpoint import CheckpointAndResume
+from tfscale.distribute import _tf_private
 
 _OF_THE_PHASE = {
     "x": "dataset",
@@ -74,7 +75,22 @@ def check_callbacks(callbacks, resume):
             )
 
 
+def check_labels(model, parts, phase):
+    """Refuses data without labels for a model that Keras itself trains with a loss."""
+    spec = parts.dataset.element_spec
+    has_labels = isinstance(spec, tuple) and len(spec) > 1
+    if not has_labels and model.loss and type(model).train_step is keras.Model.train_step:
+        raise ValueError(
+            f"phase {phase.number + 1}: the model has a loss, but its data has no labels: the "
+            f"elements are {spec}, and must be (x, y) or (x, y, weight)"
+        )
+
+
 def check_sizes(parts, phase):
+    is_distributed = isinstance(parts.dataset, tf.distribute.DistributedDataset)
+    strategy = _tf_private.strategy_of(parts.dataset) if is_distributed else None
+    # What is distributed tells of a replica's batch, None where they differ.
+    replicas = strategy.num_replicas_in_sync if is_distributed else 1
     for shape in _picture_shapes(parts.dataset):
         sides = _sides(shape)
         if any(side not in (None, phase.image_size) for side in sides):
@@ -82,6 +98,13 @@ def check_sizes(parts, phase):
                 f"phase {phase.number + 1} is of {phase.image_size} pixels, but its data has "
                 f"pictures of {sides[0]} x {sides[1]}: data(phase, step) must make them of "
                 "phase.image_size"
+            )
+        if shape[0] is not None and shape[0] * replicas != phase.global_batch_size:
+            split = f" ({shape[0]} on each of {replicas} replicas)" if is_distributed else ""
+            raise ValueError(
+                f"phase {phase.number + 1} has a global batch of {phase.global_batch_size}, but "
+                f"its data has batches of {shape[0] * replicas}{split}: data(phase, step) must "
+                "make them of phase.global_batch_size"
             )
 
 

@@ -99,6 +99,7 @@ class PhaseData:
 
     Raises:
         ValueError: for steps that are no whole numbers above 0, or steps of no validation data.
+        TypeError: for a `dataset` that is none, such as arrays.
 
     Example:
         >>> PhaseData(dataset, steps_per_epoch=contract.steps_per_epoch)
@@ -118,6 +119,11 @@ class PhaseData:
             )
         if self.validation_steps is not None:
             _check_positive("PhaseData: validation_steps", self.validation_steps)
+        if not hasattr(self.dataset, "element_spec"):
+            raise TypeError(
+                f"PhaseData: dataset is a {type(self.dataset).__name__}; expected a "
+                "tf.data.Dataset of global batches, or a distributed one"
+            )
 
 
 def numbered(phases):

@@ -11,6 +11,8 @@ from tfscale.progressive.run_callbacks import RunCallbacks
 from tfscale.progressive.steps import compression_names
 
 _logger = logging.getLogger("tfscale")
+# By so much may workers differ in how long their data takes, as where one has it in its cache.
+_SECONDS_TO_MAKE_DATA = 600
 
 
 def fit(model, phases, data, *, callbacks=(), resume=None, verbose="auto", **fit_kwargs):
@@ -55,11 +57,15 @@ def fit(model, phases, data, *, callbacks=(), resume=None, verbose="auto", **fit
             phase has others, if a phase's batch has too few examples for the micro-batches of
             `accumulate_gradients`, if a compression is unknown or set twice, for an argument that
             belongs into `PhaseData`, if the checkpoint is of other phases, or if the workers do not
-            agree on the phases; when a phase begins, if its data has another size, is known to
-            have too few batches or, resumed within it, has other steps per epoch; and when data
-            ends before the phase does, unless a callback has stopped the run.
+            agree on the phases; when a phase begins, if its data has pictures of another size, a
+            batch that is known to be another, no labels for the loss, too few batches as far as
+            that is known, other steps on another worker or, resumed within the phase, other steps
+            per epoch; and when data ends before the phase does, unless a callback has stopped the
+            run.
         TypeError: for anything that is not a list of `Phase`, a function that returns a
             `PhaseData`, or a list of callbacks.
+        TimeoutError, RuntimeError: when a phase begins, if a worker does not come, or has ended;
+            names it.
 
     Example:
         phases = [Phase(13, 96, 512, "topk"), Phase(5, 128, 256)]
@@ -109,7 +115,7 @@ def fit(model, phases, data, *, callbacks=(), resume=None, verbose="auto", **fit
     for phase in phases[_number_of(phases, position) :]:
         begin = first_epoch(phases, phase)
         step = _step_within(begin, position)
-        parts = _data_of(data, phase, step, begin, position)
+        parts = _data_of(model, data, phase, step, begin, position)
         if not is_complete:
             checks.check_length(parts, phase, step)
         if not is_complete and strategy.extended.should_checkpoint:
@@ -158,13 +164,21 @@ def _step_within(begin, position):
     return (position.epoch - begin) * position.steps_per_epoch + position.step
 
 
-def _data_of(data, phase, step, begin, position):
+def _data_of(model, data, phase, step, begin, position):
     parts = data(phase, step)
     if not isinstance(parts, PhaseData):
         raise TypeError(
             f"data(phase, step) must return a tfscale.progressive.PhaseData, got {parts!r} for "
             f"phase {phase.number + 1}"
         )
+    steps = {
+        "steps_per_epoch": parts.steps_per_epoch,
+        "validation": parts.validation_data is not None,
+        "validation_steps": parts.validation_steps,
+    }
+    # Workers that differ would wait for each other without a word.
+    name = f"the data of phase {phase.number + 1}"
+    agree(model.distribute_strategy, name, steps, _SECONDS_TO_MAKE_DATA)
     if step and position.steps_per_epoch != parts.steps_per_epoch:
         raise ValueError(
             f"phase {phase.number + 1} was saved at its epoch {position.epoch - begin + 1}, step "
@@ -172,6 +186,7 @@ def _data_of(data, phase, step, begin, position):
             f"{parts.steps_per_epoch} now. Use the same data and batch, or another checkpoint "
             "directory."
         )
+    checks.check_labels(model, parts, phase)
     checks.check_sizes(parts, phase)
     return parts
 

@@ -26,6 +26,13 @@ class RunCallbacks:
         self._params = {"verbose": verbose, "epochs": epochs, "phases": phases}
         self._is_first = True
         for callback in callbacks:
+            if isinstance(callback, type) and issubclass(callback, keras.callbacks.Callback):
+                # It can be called with a phase, and would take that for its first argument.
+                name = callback.__name__
+                raise TypeError(
+                    f"callbacks has the class {name}: write {name}(), or, for a new one in each "
+                    f"phase, lambda phase: {name}()"
+                )
             if not isinstance(callback, keras.callbacks.Callback) and not callable(callback):
                 raise TypeError(
                     f"callbacks are Keras callbacks or functions of a phase, got {callback!r}"

@@ -2,6 +2,7 @@
 
 import bisect
 import itertools
+import operator
 
 from tfscale.progressive.phases import numbered
 
@@ -19,7 +20,8 @@ def schedule_steps(phases, steps_per_epoch):
         `list` of ``len(phases) + 1`` `int`.
 
     Raises:
-        ValueError: if the lists have different lengths, or a phase's epoch has no step.
+        ValueError: if the lists have different lengths, steps are no whole numbers, or a phase's
+            epoch has no step.
 
     Example:
         >>> schedule_steps([Phase(13, 96, 32768), Phase(1, 128, 16384)], [39, 78])
@@ -30,6 +32,14 @@ def schedule_steps(phases, steps_per_epoch):
             f"{len(phases)} phases, but steps_per_epoch={list(steps_per_epoch)} has "
             f"{len(steps_per_epoch)} numbers: one for each phase"
         )
+    for number in steps_per_epoch:
+        try:
+            operator.index(number)
+        except TypeError:
+            raise ValueError(
+                f"steps_per_epoch={list(steps_per_epoch)}: {number!r} is no whole number (int); "
+                "records // global_batch_size is one"
+            ) from None
     if min(steps_per_epoch, default=1) < 1:
         raise ValueError(
             f"steps_per_epoch={list(steps_per_epoch)}: an epoch has at least one step; is a "
@@ -55,7 +65,7 @@ def steps_at(phases, steps_per_epoch, epoch):
         `int`.
 
     Raises:
-        ValueError: as `schedule_steps`, and for an epoch outside of the run.
+        ValueError: as `schedule_steps`, and for an epoch outside of the run, or that is no number.
 
     Example:
         >>> phases = [Phase(2, 96, 512), Phase(2, 128, 256)]
@@ -64,7 +74,11 @@ def steps_at(phases, steps_per_epoch, epoch):
     """
     begins = schedule_steps(phases, steps_per_epoch)
     epochs = list(itertools.accumulate((phase.epochs for phase in phases), initial=0))
-    if not 0 <= epoch <= epochs[-1]:
+    try:
+        is_inside = 0 <= epoch <= epochs[-1]
+    except TypeError:
+        raise ValueError(f"epoch={epoch!r} is no number of epochs") from None
+    if not is_inside:
         raise ValueError(f"epoch={epoch} is outside of the run, which has {epochs[-1]} epochs")
     number = min(bisect.bisect_right(epochs, epoch), len(phases)) - 1
     return round(begins[number] + (epoch - epochs[number]) * steps_per_epoch[number])
