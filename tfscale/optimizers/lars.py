@@ -123,6 +123,9 @@ class LARS(keras.optimizers.Optimizer):
         name="LARS",
         **kwargs,
     ):
+        for clip in ("clipnorm", "global_clipnorm", "clipvalue"):
+            if kwargs.get(clip) is not None:  # Keras takes what is not above 0 for None.
+                arguments.number(clip, kwargs[clip], above=0.0)
         super().__init__(name=name, weight_decay=None, **kwargs)
         self._learning_rate = self._build_learning_rate(
             arguments.learning_rate("learning_rate", learning_rate)
@@ -133,7 +136,7 @@ class LARS(keras.optimizers.Optimizer):
             "weight_decay", 0.0 if weight_decay is None else weight_decay, at_least=0.0
         )
         self.trust_coefficient = arguments.number("trust_coefficient", trust_coefficient, above=0.0)
-        self.nesterov = bool(nesterov)
+        self.nesterov = bool(arguments.choice("nesterov", nesterov, (False, True)))
         self.epsilon = arguments.number("epsilon", epsilon, at_least=0.0)
         self.trust_clip = list(trust_clip) if isinstance(trust_clip, tuple) else trust_clip
         self._trust_bounds = trust_bounds(trust_clip)
