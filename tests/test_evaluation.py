@@ -25,7 +25,7 @@ from tfscale._keras import keras
 from tfscale.data import images
 from tfscale.data.prepare import prepare_arrays
 from tfscale.evaluation import evaluate
-from tfscale.evaluation_step import rank_of_label
+from tfscale.evaluation_labels import rank_of_label
 
 replicas_of = pytest.mark.parametrize("replicas", [1, 2, 4])
 
@@ -140,6 +140,22 @@ def test_ranks_with_ties_nan_infinities_and_labels_that_are_none():
     )
     fractions = rank_of_label(tf.zeros([3, 2]), tf.constant([0.7, np.nan, 1.0]))
     np.testing.assert_array_equal(fractions, [never, never, 1])
+    # Rows that name no class: of a number that is none, smoothed or not, and of NaN.
+    none = np.array([[0, 0], [0.05, 0.05], [np.nan, 1], [np.nan, np.nan], [-1, -2], [0.6, 0.4]])
+    for dtype in (np.float32, np.float64):
+        found = rank_of_label(tf.zeros([6, 2]), tf.constant(none.astype(dtype)))
+        np.testing.assert_array_equal(found, [never] * 4 + [0, 0])
+    whole = rank_of_label(tf.zeros([2, 2]), tf.constant([[1, 1], [0, 1]]))
+    np.testing.assert_array_equal(whole, [never, 1])
+
+
+def test_one_hot_rows_of_no_class_are_never_right():
+    model = softmax_model(mirrored(2), "categorical_crossentropy")
+    x, y = examples(8)
+    y[:3] = (-1, CLASSES, 99)
+    found = evaluate(model, batches(x, tf.one_hot(y, CLASSES)), top=(1, CLASSES))
+    assert found[f"top_{CLASSES}"] == 5 / 8
+    assert found["top_1"] == np.mean(model.predict(x, verbose=0).argmax(1) == y)
 
 
 def test_a_nan_output_is_never_right_though_the_classes_are_few():
@@ -283,6 +299,44 @@ def test_what_cannot_be_evaluated_is_named():
     refused("gives one number for a batch and none for each example", batches(x, y), scalar)
     refused("has no loss to evaluate", batches(x, y), keras.Sequential([keras.layers.Dense(3)]))
     refused("expected a Keras model", batches(x, y), types.SimpleNamespace(), error=TypeError)
+
+
+@pytest.mark.parametrize(
+    "loss, shape, top, match",
+    [
+        ("categorical_crossentropy", [], (1,), r"\(None,\) .* expected a row of 7 .*, or sparse_"),
+        ("CategoricalCrossentropy", [1], (), r"\(None, 1\) .* expected a row of 7 .*, or sparse_"),
+        (["categorical_crossentropy"], [5], (), r"\(None, 5\) .* a row of 7 for each example$"),
+        (keras.losses.SparseCategoricalCrossentropy(), [7], (1,), r"7\) .* class numbers \[batch"),
+        ("mse", [5], (1,), r"labels of shape \(None, 5\) with outputs of shape \(None, 7\): exp"),
+    ],
+)
+def test_labels_that_do_not_fit_are_named_before_any_is_read(loss, shape, top, match):
+    def read():
+        raise AssertionError("it reads")
+        yield
+
+    spec = (tf.TensorSpec([None, FEATURES]), tf.TensorSpec([None, *shape]))
+    data = tf.data.Dataset.from_generator(read, output_signature=spec)
+    for replicas, distributed in ((1, False), (2, True)):
+        model = softmax_model(mirrored(replicas), loss)
+        distribute = model.distribute_strategy.experimental_distribute_dataset
+        with pytest.raises(ValueError, match=match) as caught:
+            evaluate(model, distribute(data) if distributed else data, top=top)
+        assert "in user code" not in str(caught.value)
+
+
+def test_a_subclassed_model_has_no_shapes_before_it_is_called():
+    class Plain(keras.Model):
+        def call(self, x, training=None):
+            return x
+
+    model = Plain()
+    model.compile(loss="sparse_categorical_crossentropy")
+    x, y = np.eye(4, dtype=np.float32), np.arange(4)
+    assert evaluate(model, batches(x, y))["top_1"] == 1
+    with pytest.raises(ValueError, match=r"labels of shape \(None, 3\) with outputs of shape"):
+        evaluate(model, batches(x, np.zeros([4, 3], np.float32)), top=(2,))
 
 
 def test_steps_of_an_endless_dataset_and_a_new_loss():

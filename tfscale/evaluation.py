@@ -10,7 +10,8 @@ from tfscale._keras.averages import averaged_weights, averaging_optimizer
 from tfscale._keras.training_state import is_read_synchronised
 from tfscale.distribute import _tf_private
 from tfscale.distribute.agreement import agree, gather_values
-from tfscale.evaluation_step import EvaluationStep, check_elements
+from tfscale.evaluation_labels import check_elements, check_labels
+from tfscale.evaluation_step import EvaluationStep
 from tfscale.layers.moving_statistics import merge_moving_statistics
 
 
@@ -33,8 +34,9 @@ def evaluate(
     over the examples whatever reduction it has.
 
     Equal outputs rank by class number, the lower first, as with argmax. An example with a NaN
-    among its outputs is never right, nor one whose label is no class, as far as the loss takes
-    such a label: with Keras's sparse_categorical_crossentropy it is a
+    among its outputs is never right, nor one whose label is no class (a number that is none, a
+    row of equal entries, as `tf.one_hot` makes of one, or with NaN), as far as the loss takes such
+    a label: with Keras's sparse_categorical_crossentropy it is a
     `tf.errors.InvalidArgumentError` (on a GPU, a loss of NaN). Where there are no more than k
     classes, all others are right: `top_5` of 5 classes is 1.
 
@@ -67,8 +69,10 @@ def evaluate(
     Raises:
         ValueError: for an endless dataset without `steps`, one that ends before them or has no
             example, one of single examples or of another strategy, labels or weights that are no
-            numbers, weights other than 0 and 1, outputs that are no probabilities with `flip`, a
-            loss that gives no value for each example, or workers that ask for different things.
+            numbers, labels that do not fit the outputs or the loss, outputs of no classes unless
+            `top` is empty, weights other than 0 and 1, outputs that are no probabilities with
+            `flip`, a loss that gives no value for each example, or workers that ask for different
+            things.
         TimeoutError, RuntimeError: if a worker does not come, or has ended; names it.
 
     Example:
@@ -103,6 +107,7 @@ def prepared(model, dataset, steps, *, averaged, flip, top=(1, 5)):
         averaging_optimizer(model)
     if hasattr(dataset, "element_spec"):
         check_elements(dataset.element_spec, flip)
+        check_labels(model, dataset.element_spec, top)
     return distribute(model.distribute_strategy, dataset, steps)
 
 

@@ -5,8 +5,8 @@ import weakref
 import tensorflow as tf
 
 from tfscale._keras.example_loss import per_example_loss, takes_logits
-from tfscale.distribute import _tf_private
 from tfscale.distribute.lost_workers import explain_lost_worker
+from tfscale.evaluation_labels import rank_of_label
 
 # Of a row of probabilities: bfloat16 has 8 bits, and a softmax may have thousands of classes.
 _SUM_TOLERANCE = 0.02
@@ -111,90 +111,6 @@ class EvaluationStep:
             "no_probabilities": _count_true(no_probabilities & counts),
             "right": tf.concat(right, axis=0),
         }
-
-
-def check_elements(spec, flip):
-    """Refuses elements of a dataset that cannot be counted, before any is read.
-
-    Args:
-        spec: the dataset's `element_spec`, plain or distributed.
-        flip: `bool`, whether x has to be pictures.
-
-    Raises:
-        ValueError: for elements that are not batches of (x, y) or (x, y, weight).
-    """
-    # Of a distributed dataset, the first replica's.
-    parts = spec if isinstance(spec, tuple) else (spec,)
-    x, *others = (_tf_private.first_replica_spec(part) for part in parts)
-    if len(others) not in (1, 2) or not all(_is_numbers(part) for part in others):
-        raise ValueError(
-            "elements of the dataset are (x, y) or (x, y, weight), y and weight tensors of "
-            f"numbers, not {spec}"
-        )
-    if any(part.shape.rank == 0 for part in others):
-        raise ValueError(
-            f"elements of the dataset are single examples, {spec}: make batches of them, with "
-            "dataset.batch(global_batch_size)"
-        )
-    shape = others[-1].shape
-    if len(others) == 2 and (shape.rank or 1) > 1 and shape[1:].num_elements() != 1:
-        raise ValueError(f"weights of shape {shape} are not one for each example: wanted [batch]")
-    if flip and not (isinstance(x, tf.TensorSpec) and x.shape.rank in (4, None)):
-        raise ValueError(
-            f"flip=True mirrors pictures [batch, height, width, channels], but x is {x}"
-        )
-
-
-def _is_numbers(spec):
-    dtype = getattr(spec, "dtype", tf.string)
-    numbers = dtype.is_floating or dtype.is_integer or dtype.is_bool
-    return isinstance(spec, tf.TensorSpec) and numbers
-
-
-def rank_of_label(outputs, labels):
-    """How many classes come before that of the label, by output: 0 where it is the highest.
-
-        rank = number of c with outputs[c] > outputs[label], or equal and c < label
-
-    Args:
-        outputs: floating tensor ``[b, classes]``.
-        labels: ``[b]`` or ``[b, 1]``, class numbers, or ``[b, classes]``, whose highest entry
-            is the class.
-
-    Returns:
-        int64 tensor ``[b]``; the highest int64 where an output is NaN or the label is no class.
-
-    Raises:
-        ValueError: for other shapes.
-
-    Example:
-        >>> rank_of_label(tf.constant([[0.2, 0.4, 0.4]]), tf.constant([2])).numpy()
-        array([1])
-    """
-    classes = outputs.shape[-1] if outputs.shape.rank == 2 else None
-    if classes is None or classes < 2:
-        raise ValueError(
-            f"outputs of shape {outputs.shape} are not [batch, classes] with 2 classes or more, so "
-            "there is no top-k accuracy of them: evaluate with top=() for the loss alone"
-        )
-    if labels.shape.rank == 2 and labels.shape[1] == classes:
-        labels = tf.argmax(labels, axis=1)
-    elif labels.shape.rank == 1 or (labels.shape.rank == 2 and labels.shape[1] == 1):
-        labels = tf.reshape(labels, [-1])
-    else:
-        raise ValueError(
-            f"labels of shape {labels.shape} with outputs of shape {outputs.shape}: expected "
-            f"class numbers [batch], or a row of {classes} for each example"
-        )
-    given, labels = labels, tf.cast(labels, tf.int64)
-    # A fraction is no class, nor is NaN.
-    is_class = (labels >= 0) & (labels < classes) & (tf.cast(labels, given.dtype) == given)
-    labels = tf.clip_by_value(labels, 0, classes - 1)[:, tf.newaxis]
-    own = tf.gather(outputs, labels, batch_dims=1)
-    lower = tf.range(classes, dtype=tf.int64)[tf.newaxis] < labels
-    rank = tf.math.count_nonzero((outputs > own) | ((outputs == own) & lower), axis=1)
-    is_sound = is_class & ~tf.reduce_any(tf.math.is_nan(outputs), axis=1)
-    return tf.where(is_sound, rank, rank.dtype.max)
 
 
 def _mean_with_mirrored(model, x, outputs):
