@@ -21,7 +21,7 @@ class RunConfig:
         None, "folder of TFRecord shards made by tfscale.data.prepare; none = MODEL_DIR/records"
     )
     model_dir: str = _field(
-        "runs/quickstart", "run folder: checkpoints, logs, export, summary.json"
+        "runs/quickstart", "run folder: checkpoints, logs, export, config.json, summary.json"
     )
     train_split: str = _field("train", "name of the training split in data_dir")
     eval_split: str = _field("validation", "name of the held-out split in data_dir")

@@ -9,9 +9,7 @@ One program for one device and for many workers; a launcher starts it once per w
     python experiments/train.py --help
 """
 
-import dataclasses
 import functools
-import importlib.metadata
 import logging
 import os
 import sys
@@ -22,7 +20,17 @@ from pathlib import Path
 # Started as a file, Python puts experiments/ on the path in place of the folder above it.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from experiments import communication, failures, inputs, optimization, scaling, summary, trial
+from experiments import (
+    communication,
+    declared,
+    failures,
+    inputs,
+    optimization,
+    run_history,
+    scaling,
+    summary,
+    trial,
+)
 from experiments.imagenet import config as imagenet
 from experiments.quickstart import config as quickstart
 from experiments.quickstart.datasets import DATASETS, ensure_records
@@ -37,8 +45,6 @@ CONFIGS = {
     "folder": quickstart.folder,
     **imagenet.RECIPES,
 }
-# Fields that may differ between workers: paths are local matters.
-LOCAL_FIELDS = ("data_dir", "model_dir", "cache_dir", "threads")
 
 
 def main(argv=None):
@@ -75,7 +81,7 @@ def main(argv=None):
             if run.dataset in DATASETS and cluster.is_leader:
                 ensure_records(run.dataset, Path(run.records_dir).resolve())
             # Before TensorFlow loads: a missing worker shows in seconds, not after minutes.
-            meet(cluster, declared=declarations(run), timeout_seconds=run.start_timeout)
+            meet(cluster, declared=declared.of(run), timeout_seconds=run.start_timeout)
             return train(run, cluster)
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
@@ -85,22 +91,6 @@ def main(argv=None):
         if code is None:
             raise
         return code
-
-
-def declarations(run):
-    """What all workers must agree on before they start: versions, devices and flags."""
-    declared = {name: installed_version(name) for name in ("tensorflow", "tf_keras")}
-    declared["python"] = sys.version.split()[0]
-    declared["devices_per_worker"] = os.environ.get("TFSCALE_DEVICES_PER_WORKER", "all")
-    fields = dataclasses.asdict(run).items()
-    return declared | {f"--{k}": str(v) for k, v in fields if k not in LOCAL_FIELDS}
-
-
-def installed_version(name):
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed under this name"  # As tensorflow-cpu, or built from source.
 
 
 def train(run, cluster):
@@ -149,6 +139,9 @@ def train(run, cluster):
             "global_batch_size": run.global_batch_size,
         },
     )
+    history = run_history.RunHistory(model_dir / "config.json", run, resume.initial_step)
+    if history.change and cluster.is_leader:
+        print(history.change, flush=True)
     is_complete = resume.is_complete(run.epochs) and (model_dir / "summary.json").exists()
 
     phases = inputs.phases(run)
@@ -195,7 +188,7 @@ def train(run, cluster):
 
     # ------------------------------------------------------------------ fit
     if is_complete:
-        # Nothing is trained, but it is an error if the run was another one.
+        # Nothing is trained, but it is an error if that was another model, or other data.
         progressive.fit(model, phases, phase_data, resume=resume, verbose=0)
         # Asked for only now; as worker 0 sees it, for it writes there meanwhile.
         lacks_export = run.export and not export_dir.exists()
@@ -212,6 +205,8 @@ def train(run, cluster):
     scores = {"steps": pictures.eval_steps, "averaged": run.ema is not None, "flip": run.flip_eval}
     compressions = communication.compression_phases(run)
     speeds = [callbacks.Throughput(phase.global_batch_size) for phase in phases]
+    # Not before: what is refused in place of going on is no part of the run.
+    keeps_settings = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: history.keep())
     progressive.fit(
         model,
         phases,
@@ -224,6 +219,7 @@ def train(run, cluster):
             lambda phase: callbacks.TensorBoard(model_dir / "logs", phase.global_batch_size),
             lambda phase: callbacks.Progress(phase.global_batch_size),
             EpochLog(model_dir / "epochs.jsonl"),
+            *([keeps_settings] if cluster.is_leader else []),
             callbacks.FollowLeader(),
         ],
         resume=resume,

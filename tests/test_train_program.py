@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from experiments import communication, failures, train
+from experiments import communication, declared, failures, train
 from experiments.communication import compression_phases
 from experiments.run_config import RunConfig
 from tfscale.callbacks import CompressionSchedule
@@ -225,7 +225,13 @@ def test_a_complete_run_of_other_settings_is_an_error(monkeypatch, capsys, tmp_p
     ):
         assert train.main([*common, *flags]) == 1
         assert wanted in capsys.readouterr().err
+    assert train.main([*common, "--base_learning_rate=999", "--noflip", "--threads=1"]) == 0
+    said = capsys.readouterr().out
+    assert "with other settings: base_learning_rate=999.0 (was 32.0)\n" in said
+    assert "is complete" in said
     assert (tmp_path / "summary.json").read_text() == summary
+    ((entry),) = json.loads((tmp_path / "config.json").read_text())
+    assert entry["from_step"] == 0 and entry["settings"]["precision"] == "float32"
     # The export that was left out is made when it is asked for, and nothing else changes.
     exported = str(tmp_path / "export")
     assert train.main([*common, "--export"]) == 0
@@ -349,7 +355,7 @@ def test_splits_of_other_classes_are_refused():
 
 
 def test_a_tensorflow_under_another_name_is_no_error():
-    assert "not installed" in train.installed_version("no-such-distribution")
+    assert "not installed" in declared.installed_version("no-such-distribution")
 
 
 def test_a_model_dir_that_cannot_be_written_is_found_at_once(tmp_path, monkeypatch, capsys):
