@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tfscale import accumulation, keras
+from tfscale._keras import same_step
 from tfscale._keras.accumulated_step import AccumulatedStep, Split
 from tfscale.accumulation import accumulate_gradients
 from tfscale.distribute.strategy import create_strategy
@@ -134,6 +135,16 @@ def test_optimizers_count_whole_batches():
     legacy = functools.partial(keras.optimizers.legacy.SGD, 0.05, momentum=0.9)
     for optimizer in (lars, legacy):
         assert_same(one_head(1, 3, optimizer), one_head(1, 1, optimizer))
+
+
+def test_one_number_for_a_batch_is_taken_for_a_mean_with_a_warning(caplog):
+    def mean(y, y_pred):
+        return tf.reduce_mean(tf.square(y - y_pred))
+
+    plain = whole_batch_of_one_head()
+    assert "gives one number" not in caplog.text
+    assert_same(one_head(1, 2, loss=mean), plain)
+    assert caplog.text.count("the loss 'mean' gives one number for a batch") == 1
 
 
 def test_activity_penalties_and_summed_losses():
@@ -476,6 +487,22 @@ def test_batches_that_cannot_be_split_are_named():
     model = simple(layers=masked)
     with pytest.raises(ValueError, match="averages over the unmasked entries"):
         accumulate_gradients(model, 2).fit(x, np.ones([12, 4, 1]), verbose=0)
+    model = keras.Sequential([keras.Input([4]), keras.layers.Dense(3, "softmax")])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(ignore_class=2))
+    with pytest.raises(ValueError, match="a loss with ignore_class"):
+        accumulate_gradients(model, 2).fit(x, np.arange(12) % 3, verbose=0)
+
+
+def test_workers_compare_the_number_of_parts_before_the_first_trace_of_each():
+    seen = []
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    same_step.install(strategy, lambda *arguments: seen.append(arguments))
+    with strategy.scope():
+        model = simple()
+    for parts in (1, 1, 2, 2):
+        accumulate_gradients(model, parts).make_train_function()
+        model.make_train_function(force=True)
+    assert seen == [(strategy, "the training step", {"micro_batches": n}) for n in (1, 2)]
 
 
 def test_examples_run():

@@ -9,7 +9,9 @@ import tensorflow as tf
 
 from tfscale._keras import check_model, install, keras
 from tfscale._keras.choice import require_legacy_keras
+from tfscale._keras.example_loss import per_example_loss
 from tfscale._keras.replica_invariance import count_examples
+from tfscale.accumulation import accumulate_gradients
 from tfscale.losses import average_loss
 
 
@@ -223,6 +225,35 @@ def test_masked_entries_do_not_count():
         return model, {k: v[-1] for k, v in logs.items()}
 
     assert_same(run(4), run(1))
+
+
+def with_loss(loss, x, y, replicas, micro_batches=1):
+    """Weights and logs of training, uneven at the end, with a model of three outputs."""
+    with devices(replicas).scope():
+        model = keras.Sequential([keras.Input([4]), keras.layers.Dense(3)])
+        model.set_weights([np.linspace(-1, 1, 12).reshape(4, 3), np.zeros(3)])
+        model.compile(keras.optimizers.SGD(0.01), loss)
+    accumulate_gradients(model, micro_batches)
+    logs = model.fit(x, y, batch_size=16, shuffle=False, verbose=0).history
+    return model, {k: v[-1] for k, v in logs.items()}
+
+
+def test_ignored_classes_do_not_count():
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=2)
+    x, labels = data(19)[0], np.arange(19) % 3
+    labels[8:16] = 2  # all that the second replica has of a batch
+    one = with_loss(loss, x, labels, 1)
+    assert_same(with_loss(loss, x, labels, 2), one)
+    with pytest.raises(ValueError, match="sparse_categorical_crossentropy makes a mask.*evaluate"):
+        per_example_loss(one[0], tf.constant(labels[:2]), one[0](x[:2]))
+
+
+@pytest.mark.parametrize("replicas, micro_batches", [(2, 1), (1, 3)])
+def test_an_unreduced_loss_is_reported_as_by_one_device(replicas, micro_batches):
+    x, y = data(19)
+    y = np.stack([y, y / 2, -y], axis=1)
+    loss = keras.losses.MeanSquaredError(reduction="none")
+    assert_same(with_loss(loss, x, y, replicas, micro_batches), with_loss(loss, x, y, 1))
 
 
 def test_steps_per_execution_and_eager():

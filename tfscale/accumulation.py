@@ -27,9 +27,11 @@ def accumulate_gradients(model, micro_batches):
     * Layers that draw random numbers (dropout) draw them anew for each part.
     * Sparse gradients, of embeddings, are made dense.
 
-    `evaluate` and `predict` stay as they are. A batch with fewer examples than `micro_batches`,
-    such as the last one of an epoch, is run in as many parts as it has examples. The setting
-    belongs to this object: it outlives `compile`, and is not saved with the model.
+    A loss has to give a value for each example: one number for a batch is taken for the mean over
+    its examples, with a warning. `evaluate` and `predict` stay as they are. A batch with fewer
+    examples than `micro_batches`, such as the last one of an epoch, is run in as many parts as it
+    has examples. The setting belongs to this object: it outlives `compile`, and is not saved with
+    the model. It is the same on all workers.
 
     Args:
         model: a compiled and built `keras.Model`, in or outside of its strategy's scope. The
@@ -46,7 +48,8 @@ def accumulate_gradients(model, micro_batches):
             has its own `train_step`, `compute_loss` or `compute_metrics`; if the optimizer
             computes gradients in its own way. In the first step: if `micro_batches` is larger
             than the batch of a replica (`tf.errors.InvalidArgumentError` where the size is not
-            known before), or if the loss averages over unmasked entries.
+            known before); if the loss averages over unmasked entries (of an output with a mask, or
+            with `ignore_class`); if the workers differ in `micro_batches`.
 
     Example:
 

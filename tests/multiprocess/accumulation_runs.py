@@ -9,6 +9,7 @@ from tests.multiprocess.compression_state_runs import owed_of, state_of
 from tfscale._keras import keras
 from tfscale.accumulation import accumulate_gradients
 from tfscale.callbacks.checkpoint import CheckpointAndResume
+from tfscale.cluster import ClusterConfig
 from tfscale.distribute.all_reduce import Hierarchical2DAllReduce, plan_of
 from tfscale.distribute.compression.top_k import TopK
 from tfscale.distribute.strategy import create_strategy
@@ -119,10 +120,20 @@ def normed_parts(strategy, rearranged=False):
     return [v.numpy() for v in model.weights], collectives(strategy, model)
 
 
+def disagreeing(strategy):
+    """What a worker says where only the second one has parts."""
+    model = build(strategy, 1 + ClusterConfig.from_env().task_index, normed=True)
+    try:
+        model.fit(batches_of(strategy), steps_per_epoch=1, verbose=0)
+    except ValueError as error:
+        return str(error)
+
+
 def all_runs(folder):
     strategy = create_strategy("auto")
     folder = Path(folder)
     found = {
+        "disagreeing": disagreeing(strategy),
         "parts": whole_batch(strategy, 3),
         "plain": whole_batch(strategy, 1, examples=BATCH),
         "normed": normed_parts(strategy),

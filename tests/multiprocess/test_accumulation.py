@@ -25,6 +25,12 @@ def test_equals_the_whole_batch_on_one_device(two_by_one):
             np.testing.assert_allclose(found[name], value, rtol=2e-6, atol=1e-6, err_msg=name)
 
 
+def test_workers_with_different_numbers_of_parts_name_them(two_by_one):
+    for worker in two_by_one:
+        assert "micro_batches is 1 on worker 0 " in worker["disagreeing"]
+        assert "but 2 on worker 1 " in worker["disagreeing"]
+
+
 def test_one_exchange_a_step_and_only_batch_norm_in_the_loop(two_by_one):
     for worker in two_by_one:
         plain, parts, normed = (worker[name][1] for name in ("plain", "parts", "normed"))

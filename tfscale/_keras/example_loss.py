@@ -6,6 +6,8 @@ import tensorflow as tf
 from tf_keras.src.engine import compile_utils
 from tf_keras.src.utils import losses_utils
 
+from tfscale._keras.loss_entries import observed
+
 
 def per_example_loss(model, y_true, y_pred):
     """The compiled loss of each example of a batch, times the compiled `loss_weights`.
@@ -22,21 +24,24 @@ def per_example_loss(model, y_true, y_pred):
         floating tensor ``[b]``.
 
     Raises:
-        ValueError: if the loss gives no value for each example, or the output has a mask.
+        ValueError: if the loss gives no value for each example, or the output or the loss has a
+            mask.
     """
     loss, weight = _loss_and_weight(model, y_pred)
-    if losses_utils.get_mask(y_pred) is not None:
-        raise ValueError(
-            f"the output of {model.name} has a mask, and the examples' losses would count by their "
-            "unmasked entries: evaluate such a model with model.evaluate"
-        )
     y_true = model.compiled_loss._conform_to_outputs(y_pred, y_true)
     (y_true,) = tf.nest.flatten(y_true)
     y_true, y_pred, _ = compile_utils.match_dtype_and_rank(y_true, y_pred, None)
     # A copy, for the model's own goes on to train.
     unreduced = copy.copy(loss)
     unreduced.reduction = losses_utils.ReductionV2.NONE
-    values = unreduced(y_true, y_pred)
+    has_mask = losses_utils.get_mask(y_pred) is not None
+    values, _, mask = observed(unreduced, y_true, y_pred)
+    if has_mask or mask is not None:
+        has = f"output of {model.name} has" if has_mask else f"loss {loss.name} makes"
+        raise ValueError(
+            f"the {has} a mask, and the examples' losses would count by their unmasked entries: "
+            "evaluate such a model with model.evaluate"
+        )
     if values.shape.rank == 0:
         raise ValueError(
             f"the loss {loss.name} gives one number for a batch and none for each example; let it "

@@ -6,9 +6,12 @@ double. Here each replica's loss counts by its share of the examples:
 
     loss_r = n_r / n * mean_r(loss)        n = sum of n_r over the replicas
 
-Where entries are masked, the unmasked ones count in place of the examples. Regularisation
-losses, and what layers add with `add_loss`, keep the weight 1/R: most do not depend on the
-examples, and Keras does not say which of them do.
+Where entries are masked (by the output, or by the loss's `ignore_class`), the unmasked ones count
+in place of the examples. A loss that gives one number for a batch is taken for a mean over the
+examples (its sum, with reduction SUM or NONE), with a warning.
+
+Regularisation losses, and what layers add with `add_loss`, keep the weight 1/R: most do not
+depend on the examples, and Keras does not say which of them do.
 """
 
 import functools
@@ -19,14 +22,15 @@ import tensorflow as tf
 from tf_keras.src.engine import compile_utils, training
 from tf_keras.src.utils import losses_utils
 
-from tfscale._keras import retrace
+from tfscale._keras import retrace, same_step
+from tfscale._keras.loss_entries import observed, warn_of_one_number
 from tfscale._keras.metric_results import in_one_message
 
 _strategies = weakref.WeakSet()
 _AVERAGED = (losses_utils.ReductionV2.AUTO, losses_utils.ReductionV2.SUM_OVER_BATCH_SIZE)
 
 
-def install(strategy, operation=None):
+def install(strategy, operation=None, agree=None):
     """Makes Keras's built-in training replica-invariant under `strategy`.
 
     Three things change, for this strategy only, and only where it has more than one replica:
@@ -40,16 +44,17 @@ def install(strategy, operation=None):
     Args:
         strategy: `tf.distribute.Strategy`.
         operation: what exchanges the strategy's gradients, for `tfscale._keras.retrace`.
+        agree: how its workers compare what they do, for `tfscale._keras.same_step`.
     """
     _strategies.add(strategy)
     retrace.install(strategy, operation)
+    if agree is not None:
+        same_step.install(strategy, agree)
     container, model = compile_utils.LossesContainer, training.Model
     if not hasattr(container.__call__, "_tfscale_stock"):
         container.__call__ = _replica_invariant(container.__call__)
     if not hasattr(model.get_metrics_result, "_tfscale_stock"):
         model.get_metrics_result = in_one_message(model.get_metrics_result, _active)
-    if not hasattr(losses_utils.apply_valid_mask, "_tfscale_stock"):
-        losses_utils.apply_valid_mask = _valid_mask(losses_utils.apply_valid_mask)
     if not hasattr(model.distribute_reduction_method.fget, "_tfscale_stock"):
         stock = model.distribute_reduction_method
         model.distribute_reduction_method = property(_first_replica(stock.fget), stock.fset)
@@ -149,8 +154,8 @@ def weighted_loss(
         part: `Part` that they belong to; None for the replica's whole batch.
 
     Raises:
-        ValueError: for a part of an output with a mask: a loss averages over the unmasked
-            entries of the whole batch, and how many there are is not known in a part.
+        ValueError: for a part of an output, or of a loss, with a mask: a loss averages over the
+            unmasked entries of the whole batch, and how many there are is not known in a part.
     """
     y_true = container._conform_to_outputs(y_pred, y_true)
     sample_weight = container._conform_to_outputs(y_pred, sample_weight)
@@ -160,21 +165,33 @@ def weighted_loss(
     columns += [container._losses, container._loss_weights, container._per_output_metrics]
     # An output without a target or without a loss adds nothing.
     outputs = [row for row in zip(*columns, strict=True) if row[0] is not None and row[3]]
-    examples, share, shares = _weights(outputs, part)
-    addends, reported = [], []
-    for (y_t, y_p, weight, loss, loss_weight, metric), loss_share in zip(
-        outputs, shares, strict=True
-    ):
+    values, masks = [], []
+    for y_t, y_p, weight, loss, *_ in outputs:
         y_t, y_p, weight = compile_utils.match_dtype_and_rank(y_t, y_p, weight)
         weight = losses_utils.apply_mask(y_p, weight, losses_utils.get_mask(y_p))
-        addend = loss(y_t, y_p, sample_weight=weight)
+        value, entries, mask = observed(loss, y_t, y_p, weight)
+        if entries is not None and entries.shape.rank == 0:
+            warn_of_one_number(loss, loss.reduction in _AVERAGED)
+        values.append(value)
+        masks.append(mask)
+    examples, share, shares = _weights(outputs, masks, part)
+    count = examples
+    addends, reported = [], []
+    for addend, loss_share, (*_, loss, loss_weight, metric) in zip(
+        values, shares, outputs, strict=True
+    ):
         if loss.reduction in _AVERAGED:
             addend *= tf.cast(loss_share, addend.dtype)
-        # The loss metrics average over replicas with their examples as weights, so that the
-        # sum of the addends comes out.
-        report = tf.math.divide_no_nan(addend, tf.cast(share, addend.dtype))
+        report = addend
+        if addend.shape.rank == 0:
+            # The loss metrics average over replicas with their examples as weights, so that the
+            # sum of the addends comes out.
+            report = tf.math.divide_no_nan(addend, tf.cast(share, addend.dtype))
+        else:
+            # Of the entries of an unreduced loss, each counts as much as the batch has examples.
+            count = tf.math.divide_no_nan(tf.cast(examples, tf.float32), share)
         if metric is not None:
-            metric.update_state(report, sample_weight=examples)
+            metric.update_state(report, sample_weight=count)
         if loss_weight is not None:
             addend, report = addend * loss_weight, report * loss_weight
         addends.append(addend)
@@ -189,47 +206,29 @@ def weighted_loss(
     if not addends:
         return None
     report = tf.add_n(losses_utils.cast_losses_to_common_dtype(reported))
-    container._total_loss_mean.update_state(report, sample_weight=examples)
+    container._total_loss_mean.update_state(report, sample_weight=count)
     return tf.add_n(losses_utils.cast_losses_to_common_dtype(addends))
 
 
-def _weights(outputs, part):
+def _weights(outputs, masks, part):
     """Number of examples, their share of the global batch, and the share of each output's loss."""
     if part is not None:
-        for _, y_pred, _, loss, *_ in outputs:
-            if losses_utils.get_mask(y_pred) is not None and loss.reduction in _AVERAGED:
+        for (_, _, _, loss, *_), mask in zip(outputs, masks, strict=True):
+            if mask is not None and loss.reduction in _AVERAGED:
                 raise ValueError(
                     f"the loss {loss.name!r} averages over the unmasked entries of the whole "
-                    "batch, which are not counted before its last part: train a model with masks "
-                    "without accumulate_gradients, or give the loss reduction='sum'"
+                    "batch (of an output with a mask, or of a loss with ignore_class), which are "
+                    "not counted before its last part: train such a model without "
+                    "accumulate_gradients, or give the loss reduction='sum'"
                 )
         return part.examples, part.share, [part.share] * len(outputs)
     if not outputs:
         return None, None, []
     examples = count_examples(outputs[0][0])
-    share, *shares = shares_of(
-        [examples, *(_averaged_over(y_p, examples) for _, y_p, *_ in outputs)]
-    )
+    # A loss averages over its unmasked entries.
+    averaged = [examples if mask is None else tf.math.count_nonzero(mask) for mask in masks]
+    share, *shares = shares_of([examples, *averaged])
     return examples, share, shares
-
-
-def _averaged_over(y_pred, examples):
-    """Over how many entries a loss averages on this replica: the unmasked ones."""
-    mask = losses_utils.get_mask(y_pred)
-    return examples if mask is None else tf.math.count_nonzero(mask)
-
-
-def _valid_mask(stock):
-    @functools.wraps(stock)
-    def apply_valid_mask(losses, sw, mask, reduction):
-        weights = stock(losses, sw, mask, reduction)
-        if mask is None or not _active():
-            return weights
-        # A replica whose entries are all masked would divide 0 by 0, where others have some.
-        return tf.where(tf.reduce_any(tf.cast(mask, tf.bool)), weights, tf.zeros_like(weights))
-
-    apply_valid_mask._tfscale_stock = stock
-    return apply_valid_mask
 
 
 def _first_replica(stock):

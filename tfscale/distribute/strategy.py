@@ -1,5 +1,6 @@
 """`create_strategy`: one call that gives the right tf.distribute strategy on every machine."""
 
+import functools
 import importlib.metadata
 import json
 import logging
@@ -106,7 +107,8 @@ def create_strategy(
         strategy = create(config, devices, cross_device_ops, timeout_seconds, heartbeat_seconds)
     _tf_private.leave_untuned()
     operation = _tf_private.cross_device_ops_of(strategy)
-    _keras.install(strategy, getattr(operation, "owner", operation))
+    agree = functools.partial(agreement.agree, timeout_seconds=timeout_seconds)
+    _keras.install(strategy, getattr(operation, "owner", operation), agree)
     return strategy
 
 
