@@ -42,16 +42,22 @@ class RunHistory:
         self._path, self._step = path, step
         # As JSON gives them back: tuples become lists.
         self._settings = json.loads(json.dumps(dataclasses.asdict(run)))
-        self._entries = _read(path) if step and path.exists() else []
+        # What was trained after the checkpoint is no part of the run any more.
+        entries = _read(path) if step and path.exists() else []
+        self._entries = [entry for entry in entries if entry["from_step"] < step]
+        self._is_kept = len(self._entries) == len(entries)
         self.change = None
-        if self._entries and (changes := self._changes(self._entries[0])):
+        knows_start = self._entries and self._entries[0]["from_step"] == 0
+        if knows_start and (changes := self._changes(self._entries[0])):
             self.change = f"this run was started with other settings: {', '.join(changes)}"
 
     def keep(self):
         """Writes the settings, unless they are the last ones of the file: they are trained with."""
-        if self._entries and not self._changes(self._entries[-1]):
+        is_new = not self._entries or self._changes(self._entries[-1])
+        if self._is_kept and not is_new:
             return
-        self._entries.append({"from_step": self._step, "settings": self._settings})
+        if is_new:
+            self._entries.append({"from_step": self._step, "settings": self._settings})
         outputs.write_whole(self._path, json.dumps(self._entries, indent=1) + "\n")
 
     def _changes(self, entry):
@@ -72,7 +78,7 @@ def _read(path):
     try:
         entries = list(json.loads(path.read_text()))
         for entry in entries:
-            entry["settings"].keys()
+            entry["settings"].keys(), int(entry["from_step"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"{path} does not hold the settings of a run; remove it, and the run goes on"

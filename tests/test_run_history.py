@@ -26,6 +26,13 @@ def test_settings_are_kept_from_the_start_on(tmp_path):
     assert again.change == other.change
     found = json.loads((tmp_path / "config.json").read_text())
     assert [(e["from_step"], e["settings"]["epochs"]) for e in found] == [(0, 15), (6, 4)]
+    # Killed before the next checkpoint: what was trained in between is lost.
+    started(9, epochs=7).keep()
+    (again := started(9, **changed)).keep()
+    found = json.loads((tmp_path / "config.json").read_text())
+    assert [e["from_step"] for e in found] == [0, 6]
+    (tmp_path / "config.json").write_text(json.dumps([found[1]]))
+    assert started(9).change is None  # Nothing is known of the start.
     (tmp_path / "config.json").write_text("[{}]")
     with pytest.raises(ValueError, match="config.json does not hold the settings of a run; remove"):
         started(9)

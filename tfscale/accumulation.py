@@ -49,7 +49,8 @@ def accumulate_gradients(model, micro_batches):
             computes gradients in its own way. In the first step: if `micro_batches` is larger
             than the batch of a replica (`tf.errors.InvalidArgumentError` where the size is not
             known before); if the loss averages over unmasked entries (of an output with a mask, or
-            with `ignore_class`); if the workers differ in `micro_batches`.
+            with `ignore_class`); if the workers differ in `micro_batches`, which is a TimeoutError
+            where only some of them change it after the model's first step.
 
     Example:
 

@@ -71,8 +71,8 @@ def evaluate(
             example, one of single examples or of another strategy, labels or weights that are no
             numbers, labels that do not fit the outputs or the loss, outputs of no classes unless
             `top` is empty, weights other than 0 and 1, outputs that are no probabilities with
-            `flip`, a loss that gives no value for each example, or workers that ask for different
-            things.
+            `flip`, a loss that gives no value for each example, an output or a loss with a mask
+            (`ignore_class`), or workers that ask for different things.
         TimeoutError, RuntimeError: if a worker does not come, or has ended; names it.
 
     Example:

@@ -10,7 +10,6 @@ import logging
 import threading
 import weakref
 
-import tensorflow as tf
 from tf_keras.src.utils import losses_utils
 
 _logger = logging.getLogger("tfscale")
@@ -20,7 +19,7 @@ _local = threading.local()
 
 
 def observed(loss, y_true, y_pred, sample_weight=None):
-    """Calls a loss; a mean over entries that are all masked is 0 and not NaN.
+    """Calls a loss, and looks at what it computes.
 
     Args:
         loss: Keras `Loss`.
@@ -30,7 +29,7 @@ def observed(loss, y_true, y_pred, sample_weight=None):
         the loss's value; its entries before the reduction, None where a loss with a `__call__` of
         its own does not show them; and their mask, None if there is none.
     """
-    if not hasattr(losses_utils.apply_valid_mask, "_tfscale_stock"):
+    if not hasattr(losses_utils.apply_valid_mask, "_tfscale_seen"):
         losses_utils.apply_valid_mask = _seen(losses_utils.apply_valid_mask)
     _local.seen = [(None, losses_utils.get_mask(y_pred))]
     try:
@@ -41,16 +40,19 @@ def observed(loss, y_true, y_pred, sample_weight=None):
         _local.seen = None
 
 
-def warn_of_one_number(loss, is_mean):
-    """Says once what becomes of a loss whose entries are one number for a batch.
+def warn_of_one_number(loss, entries, is_mean):
+    """Says once, if the entries of a loss are one number for a batch, what becomes of it.
 
     No error: the mean over the examples looks like this too, and is right.
 
     Args:
         loss: Keras `Loss`.
+        entries: see `observed`.
         is_mean: `bool`, whether it is taken for the mean over the examples, or for the sum.
     """
-    if loss in _warned_of:
+    # A number of Python's has no shape.
+    is_one = getattr(getattr(entries, "shape", None), "rank", 0) == 0
+    if entries is None or not is_one or loss in _warned_of:
         return
     _warned_of.add(loss)
     _logger.warning(
@@ -66,15 +68,10 @@ def warn_of_one_number(loss, is_mean):
 def _seen(stock):
     @functools.wraps(stock)
     def apply_valid_mask(losses, sw, mask, reduction):
-        weights = stock(losses, sw, mask, reduction)
         seen = getattr(_local, "seen", None)
-        if seen is None:
-            return weights
-        seen.append((losses, mask))
-        if mask is None:
-            return weights
-        # 0 by 0, where other replicas have unmasked entries.
-        return tf.where(tf.reduce_any(tf.cast(mask, tf.bool)), weights, tf.zeros_like(weights))
+        if seen is not None:
+            seen.append((losses, mask))
+        return stock(losses, sw, mask, reduction)
 
-    apply_valid_mask._tfscale_stock = stock
+    apply_valid_mask._tfscale_seen = stock
     return apply_valid_mask

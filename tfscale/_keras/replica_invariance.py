@@ -36,7 +36,8 @@ def install(strategy, operation=None, agree=None):
     Three things change, for this strategy only, and only where it has more than one replica:
     the weight of a replica's data loss (see the module's docstring); the logs of a batch,
     which tf_keras multiplies by the number of replicas under MultiWorkerMirroredStrategy; and
-    these logs travel in one message. A second call changes nothing.
+    these logs travel in one message. The workers of a strategy, of one replica each or more,
+    compare how a model's step runs before its first. A second call changes nothing.
 
     A model with a `train_step` of its own whose logs are metric results has to ask for logs
     that are not multiplied by `model.distribute_reduction_method = "first"`.
@@ -55,6 +56,8 @@ def install(strategy, operation=None, agree=None):
         container.__call__ = _replica_invariant(container.__call__)
     if not hasattr(model.get_metrics_result, "_tfscale_stock"):
         model.get_metrics_result = in_one_message(model.get_metrics_result, _active)
+    if not hasattr(losses_utils.apply_valid_mask, "_tfscale_guarded"):
+        losses_utils.apply_valid_mask = _valid_mask(losses_utils.apply_valid_mask)
     if not hasattr(model.distribute_reduction_method.fget, "_tfscale_stock"):
         stock = model.distribute_reduction_method
         model.distribute_reduction_method = property(_first_replica(stock.fget), stock.fset)
@@ -170,8 +173,7 @@ def weighted_loss(
         y_t, y_p, weight = compile_utils.match_dtype_and_rank(y_t, y_p, weight)
         weight = losses_utils.apply_mask(y_p, weight, losses_utils.get_mask(y_p))
         value, entries, mask = observed(loss, y_t, y_p, weight)
-        if entries is not None and entries.shape.rank == 0:
-            warn_of_one_number(loss, loss.reduction in _AVERAGED)
+        warn_of_one_number(loss, entries, loss.reduction in _AVERAGED)
         values.append(value)
         masks.append(mask)
     examples, share, shares = _weights(outputs, masks, part)
@@ -229,6 +231,19 @@ def _weights(outputs, masks, part):
     averaged = [examples if mask is None else tf.math.count_nonzero(mask) for mask in masks]
     share, *shares = shares_of([examples, *averaged])
     return examples, share, shares
+
+
+def _valid_mask(stock):
+    @functools.wraps(stock)
+    def apply_valid_mask(losses, sw, mask, reduction):
+        weights = stock(losses, sw, mask, reduction)
+        if mask is None or not _active():
+            return weights
+        # A replica whose entries are all masked would divide 0 by 0, where others have some.
+        return tf.where(tf.reduce_any(tf.cast(mask, tf.bool)), weights, tf.zeros_like(weights))
+
+    apply_valid_mask._tfscale_guarded = stock
+    return apply_valid_mask
 
 
 def _first_replica(stock):

@@ -82,6 +82,21 @@ def build_optimizer(model):
             optimizer.build(variables)
 
 
+def put_in_force(optimizer, name, value):
+    """Sets again a setting that a checkpoint has restored, as the optimizer has it in a variable.
+
+    Others, which checkpoints do not hold, are left as they are.
+
+    Args:
+        optimizer: a Keras optimizer, or the loss scale around one.
+        name: `str`, of the setting in the optimizer's config.
+        value: as in the config.
+    """
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    if name == "learning_rate" or name in getattr(optimizer, "_hyper", ()):
+        setattr(optimizer, name, value)
+
+
 def is_read_synchronised(variable):
     """Whether each replica has a value of its own until the variable is read or saved."""
     return variable.synchronization == tf.VariableSynchronization.ON_READ

@@ -49,8 +49,9 @@ class CheckpointAndResume(training_state.StepCallback):
     With more `epochs` than before it goes on from its end; a learning rate schedule is then the
     new program's, at the saved `iterations`, so a decay that ends with the last epoch is another
     one from there on. A learning rate that is a number goes on as it was saved, for a callback
-    may have lowered it; a program that has another number now gets that one. A line in the log
-    says so, and names whatever else of the optimizer is set otherwise.
+    may have lowered it; a program that is started again with another number gets that one. A line
+    in the log says so, and names what else of the optimizer is set otherwise (as far as its
+    config tells).
 
     Args:
         directory: path of a folder that all workers see; a run needs one of its own.
@@ -179,7 +180,7 @@ class CheckpointAndResume(training_state.StepCallback):
         self._compression = SavedCompression(self.model, self._files, self._timeout)
         self._settings = OptimizerSettings(self.model.optimizer)
         self.params["initial_step"] = self.initial_step  # for callbacks that count steps
-        if strategy.extended.should_checkpoint:
+        if strategy.extended.should_checkpoint and not self.is_complete(self.params.get("epochs")):
             self._files.prepare()
         if self._latest is None:
             return

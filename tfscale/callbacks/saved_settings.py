@@ -6,6 +6,8 @@ import weakref
 import numpy as np
 import tensorflow as tf
 
+from tfscale._keras import training_state
+
 _logger = logging.getLogger("tfscale")
 _RATE = "learning_rate"
 _OF_THE_MACHINE = ("name", "jit_compile")  # change nothing that is trained
@@ -14,7 +16,7 @@ _at_first = weakref.WeakKeyDictionary()
 
 
 class OptimizerSettings:
-    """What a program sets its optimizer to, before a checkpoint puts its own values in place.
+    """What a program sets its optimizer to; a checkpoint may hold other values.
 
     A learning rate that is a number lies in the checkpoint, for a callback may have lowered it
     since. It goes on as it was saved, unless the program itself has another number than when the
@@ -26,7 +28,8 @@ class OptimizerSettings:
 
     Attributes:
         values: `dict` of the settings by name, those of a schedule included
-            (``"learning_rate.config.decay_steps"``), as JSON can hold them.
+            (``"learning_rate.config.decay_steps"``), as JSON can hold them, at the optimizer's
+            first `fit` with checkpoints. Empty where they are not known.
     """
 
     def __init__(self, optimizer):
@@ -39,7 +42,7 @@ class OptimizerSettings:
         """Raises ValueError if one learning rate is a number and the other a schedule.
 
         Args:
-            saved: `values` of the run that was saved; None where they are not known.
+            saved: `values` of the run that was saved; None or empty where they are not known.
             where: path of the checkpoint.
         """
         if saved and self.values and (_RATE in saved) != (_RATE in self.values):
@@ -55,32 +58,34 @@ class OptimizerSettings:
 
         Args:
             read: function without arguments.
-            saved: `values` of the run that was saved; None where they are not known.
+            saved: `values` of the run that was saved; None or empty where they are not known.
         """
         before = self._rate()
         read()
-        restored = self._rate()
-        if saved:
-            changes = [
-                f"{name}={_shown(value)} (was {_shown(saved.get(name, 'absent'))})"
-                for name, value in self.values.items()
-                if saved.get(name) != value
-            ]
-            if changes:
-                _logger.warning(
-                    "the optimizer is set otherwise than in the run that was saved; from here on "
-                    "%s",
-                    ", ".join(changes),
-                )
-            if _RATE in saved and saved[_RATE] != self.values[_RATE]:
-                self._optimizer.learning_rate = self.values[_RATE]
-                return
-        if before != restored:
+        changed = self._changed(saved)
+        if changed:
+            _logger.warning(
+                "the optimizer is set otherwise than in the run that was saved; from here on %s",
+                ", ".join(f"{k}={_shown(new)} (was {_shown(old)})" for k, old, new in changed),
+            )
+            for name, _, value in changed:
+                training_state.put_in_force(self._optimizer, name, value)
+        after = self._rate()
+        if before != after:
             _logger.warning(
                 "the learning rate goes on as it was saved, at %g (it is %g in this program)",
-                restored,
+                after,
                 before,
             )
+
+    def _changed(self, saved):
+        """Name, saved value and the program's of what differs; None for what one does not have."""
+        if not saved or not self.values:
+            return []
+        pairs = [
+            (name, saved.get(name), self.values.get(name)) for name in {**self.values, **saved}
+        ]
+        return [(name, old, new) for name, old, new in pairs if old != new]
 
     def _rate(self):
         if _RATE not in self.values:
@@ -90,23 +95,31 @@ class OptimizerSettings:
 
 def settings_of(optimizer):
     """The numbers, names and switches of an optimizer and its schedule, as a flat `dict`."""
-    config = optimizer.get_config()
+    try:
+        config = optimizer.get_config()
+    except (NotImplementedError, TypeError, ValueError):
+        return {}  # A schedule of the user's own need not tell.
+    found = {}
     while "inner_optimizer" in config:  # that of a loss scale
-        config = config["inner_optimizer"]["config"]
-    return dict(_leaves("", config))
+        inner = config.pop("inner_optimizer")
+        found |= _leaves("", config)
+        config = inner["config"]
+    return found | _leaves("", config)
 
 
 def _leaves(path, config):
+    found = {}
     for name, value in config.items():
         if isinstance(value, dict):
-            yield from _leaves(f"{path}{name}.", value)
+            found |= _leaves(f"{path}{name}.", value)
         elif isinstance(value, (list, tuple)):
-            yield path + name, ", ".join(map(str, value))
-        elif isinstance(value, (bool, str)) and name not in _OF_THE_MACHINE:
-            yield path + name, value
-        elif isinstance(value, (int, float, np.number)):
-            yield path + name, float(f"{value:.7g}")  # 0.1 is another number as a float32
+            found[path + name] = ", ".join(map(str, value))
+        elif isinstance(value, (bool, int, str)) and name not in _OF_THE_MACHINE:
+            found[path + name] = value
+        elif isinstance(value, (float, np.number)):
+            found[path + name] = float(f"{value:.7g}")  # 0.1 is another number as a float32
+    return found
 
 
 def _shown(value):
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.7g}" if isinstance(value, float) else str(value)

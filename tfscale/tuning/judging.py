@@ -101,12 +101,14 @@ class RunningTrial:
         if not math.isfinite(score):
             self._fail(f"{metric} is not finite at epoch {epoch}")
             return False
-        if epoch in self.scores:  # A run that resumed by itself does some again.
-            if score != self.scores[epoch]:
+        if epoch in self.scores:
+            # A run that resumed by itself does some again, on a GPU not to the bit: the scores by
+            # which it was judged stay. One that has begun anew is another run.
+            if epoch == min(self.scores) and score != self.scores[epoch]:
                 self._fail(
                     f"it wrote epoch {epoch} again with {metric} {score:.4g}, after "
                     f"{self.scores[epoch]:.4g} by which it was judged; give each fit but the first "
-                    "its initial_epoch (a run that resumes must repeat its scores)"
+                    "its initial_epoch"
                 )
             return False
         self.scores[epoch] = score
