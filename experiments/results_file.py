@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import inspect
 import json
 import math
 import os
@@ -20,8 +21,9 @@ class Results:
         settings: `dict` that all rows have in common and that `add` puts into each; a file with
             other settings is refused. None (the default) to ask for nothing.
         form: `dict`, what every row has to have, and of which kind: `str`, `int`, `float` (a
-            finite number), `from_0_to_1` or `above_0`, a tuple of kinds, a set of names,
-            ``[kind]`` (a list that is not empty), or a `dict` again. Defaults to none.
+            finite number), a function that says whether such a number will do (`from_0_to_1`,
+            `above_0`), a tuple of kinds, a set of names, ``[kind]`` (a list that is not empty), or
+            a `dict` again. Defaults to none.
         key: names that tell the rows apart; none may be there twice. Defaults to arm and seed.
 
     Attributes:
@@ -145,7 +147,7 @@ def _misfit(row, form):
 def _said(kind):
     if isinstance(kind, set):
         return f": {', '.join(sorted(kind))}"
-    return f": {kind.__name__.replace('_', ' ')}" if kind in (from_0_to_1, above_0) else ""
+    return f": {kind.__name__.replace('_', ' ')}" if inspect.isfunction(kind) else ""
 
 
 def _fits(value, kind):
@@ -159,7 +161,7 @@ def _fits(value, kind):
         )
     if isinstance(kind, set):
         return isinstance(value, str) and value in kind
-    if kind in (from_0_to_1, above_0):
+    if inspect.isfunction(kind):
         return _fits(value, float) and kind(value)
     if kind is float:
         return type(value) in (int, float) and math.isfinite(value)

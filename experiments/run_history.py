@@ -43,9 +43,8 @@ class RunHistory:
         # As JSON gives them back: tuples become lists.
         self._settings = json.loads(json.dumps(dataclasses.asdict(run)))
         # What was trained after the checkpoint is no part of the run any more.
-        entries = _read(path) if step and path.exists() else []
-        self._entries = [entry for entry in entries if entry["from_step"] < step]
-        self._is_kept = len(self._entries) == len(entries)
+        self._written = _read(path) if step and path.exists() else []
+        self._entries = [entry for entry in self._written if entry["from_step"] < step]
         self.change = None
         knows_start = self._entries and self._entries[0]["from_step"] == 0
         if knows_start and (changes := self._changes(self._entries[0])):
@@ -53,12 +52,11 @@ class RunHistory:
 
     def keep(self):
         """Writes the settings, unless they are the last ones of the file: they are trained with."""
-        is_new = not self._entries or self._changes(self._entries[-1])
-        if self._is_kept and not is_new:
-            return
-        if is_new:
+        if not self._entries or self._changes(self._entries[-1]):
             self._entries.append({"from_step": self._step, "settings": self._settings})
-        outputs.write_whole(self._path, json.dumps(self._entries, indent=1) + "\n")
+        if self._entries != self._written:
+            outputs.write_json(self._path, self._entries)
+            self._written = list(self._entries)
 
     def _changes(self, entry):
         before = entry["settings"]

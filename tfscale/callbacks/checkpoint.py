@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 from pathlib import Path
 
 import tensorflow as tf
@@ -16,7 +15,7 @@ from tfscale.callbacks.saved_phases import check_phases
 from tfscale.callbacks.saved_plan import compare_plans
 from tfscale.callbacks.saved_settings import OptimizerSettings
 from tfscale.distribute import _tf_private, all_reduce
-from tfscale.distribute.agreement import agree, first_difference, gather_values
+from tfscale.distribute.agreement import agree, check_timeout, first_difference, gather_values
 
 _logger = logging.getLogger("tfscale")
 
@@ -93,8 +92,7 @@ class CheckpointAndResume(training_state.StepCallback):
             raise ValueError(
                 f"save_every={save_every!r}: a number of steps of at least 1, or None for epochs"
             )
-        if not (isinstance(timeout_seconds, (int, float)) and 0 < timeout_seconds < math.inf):
-            raise ValueError(f"timeout_seconds={timeout_seconds!r}: a number of seconds above 0")
+        check_timeout(timeout_seconds)
         self._files = CheckpointFiles(directory, keep)
         self._save_every = save_every
         self._state = _as_json(state or {})
@@ -180,11 +178,12 @@ class CheckpointAndResume(training_state.StepCallback):
         self._compression = SavedCompression(self.model, self._files, self._timeout)
         self._settings = OptimizerSettings(self.model.optimizer)
         self.params["initial_step"] = self.initial_step  # for callbacks that count steps
-        if strategy.extended.should_checkpoint and not self.is_complete(self.params.get("epochs")):
-            self._files.prepare()
-        if self._latest is None:
-            return
         position, epochs = self._latest, self.params.get("epochs")
+        is_complete = self.is_complete(epochs)
+        if strategy.extended.should_checkpoint and not is_complete:
+            self._files.prepare()
+        if position is None:
+            return
         where = self._files.folder(position.global_step)
         self._check(position, where)
         training_state.build_optimizer(self.model)
@@ -197,7 +196,7 @@ class CheckpointAndResume(training_state.StepCallback):
         self._compression.restore(position)
         way_out, self._stopped = self._files.way_out(), position.stopped
         self._memories = saved_callbacks.read(where, position.callbacks, way_out)
-        if self.is_complete(epochs):
+        if is_complete:
             self._restore_callbacks()  # No epoch begins: at the end they put their best weights.
             _logger.warning("this run is complete: %s (%d steps)", where, position.global_step)
             training_state.start_fit_at(self.model, epochs, 0)

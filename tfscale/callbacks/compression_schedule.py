@@ -7,7 +7,7 @@ import tensorflow as tf
 from tfscale._keras import retrace
 from tfscale._keras.training_state import StepCallback
 from tfscale.distribute import _tf_private
-from tfscale.distribute.agreement import agree
+from tfscale.distribute.agreement import agree, check_timeout
 from tfscale.distribute.compression.choice import compressor
 
 _logger = logging.getLogger("tfscale")
@@ -63,11 +63,7 @@ class CompressionSchedule(StepCallback):
         super().__init__()
         if unit not in ("epoch", "step"):
             raise ValueError(f'unit={unit!r}: "epoch" or "step"')
-        number = isinstance(timeout_seconds, (int, float)) and not isinstance(timeout_seconds, bool)
-        if not number or not 0 < timeout_seconds < float("inf"):
-            raise ValueError(
-                f"timeout_seconds must be a number of seconds above 0, got {timeout_seconds!r}"
-            )
+        check_timeout(timeout_seconds)
         self._compressors = _checked(phases)
         self.phases = {start: c.name for start, c in self._compressors.items()}
         self._unit = unit

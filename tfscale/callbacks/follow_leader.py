@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tfscale._keras.training_state import StepCallback
 from tfscale.distribute import _tf_private
-from tfscale.distribute.agreement import gather_values
+from tfscale.distribute.agreement import check_timeout, gather_values
 
 _logger = logging.getLogger("tfscale")
 # Workers come out of a step at the same time, and what they do after it should be short.
@@ -55,11 +55,7 @@ class FollowLeader(StepCallback):
 
     def __init__(self, timeout_seconds=120):
         super().__init__()
-        number = isinstance(timeout_seconds, (int, float)) and not isinstance(timeout_seconds, bool)
-        if not number or not 0 < timeout_seconds < float("inf"):
-            raise ValueError(
-                f"timeout_seconds must be a number of seconds above 0, got {timeout_seconds!r}"
-            )
+        check_timeout(timeout_seconds)
         self._timeout = timeout_seconds
 
     def on_train_begin(self, logs=None):

@@ -24,6 +24,16 @@ _lock = threading.Lock()
 _rounds = {}
 
 
+def check_timeout(timeout_seconds):
+    """Raises ValueError unless a timeout is a finite number above 0."""
+    number = isinstance(timeout_seconds, (int, float)) and not isinstance(timeout_seconds, bool)
+    if not number or not 0 < timeout_seconds < float("inf"):
+        raise ValueError(
+            "timeout_seconds must be a number of seconds above 0, got "
+            f"timeout_seconds={timeout_seconds!r}"
+        )
+
+
 def gather_values(strategy, name, value, timeout_seconds=120):
     """Returns every worker's `value`; all workers have to call it with the same `name`.
 

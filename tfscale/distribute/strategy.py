@@ -80,7 +80,7 @@ def create_strategy(
     """
     if kind not in KINDS:
         raise ValueError(f"unknown kind of strategy {kind!r}; choose one of {', '.join(KINDS)}")
-    _check_timeout(timeout_seconds)
+    agreement.check_timeout(timeout_seconds)
     _check_heartbeat(heartbeat_seconds)
     config = _joined_cluster()
     if kind == "auto":
@@ -166,11 +166,6 @@ def _check_multi_worker(config):
             "this process is an evaluator (TF_CONFIG's task), which does not train with the "
             "workers; use 'auto', 'mirrored' or 'one_device' for it"
         )
-
-
-def _check_timeout(seconds):
-    if not _is_number(seconds) or not 0 < seconds < float("inf"):
-        raise ValueError(f"timeout_seconds must be a number of seconds above 0, got {seconds!r}")
 
 
 def _check_heartbeat(seconds):

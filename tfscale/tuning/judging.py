@@ -23,12 +23,11 @@ class RunningTrial:
         scores: `dict` of epoch, from 1, to the metric.
         epochs: `int`, how many the run will have; None before it says so.
         without: `list` of the epochs that were not evaluated.
-        last: `int`, the epoch that came last; 0 before the first.
     """
 
     def __init__(self, trial, process, settings, slot):
         self.trial, self.process, self.slot = trial, process, slot
-        self.scores, self.epochs, self.without, self.last = {}, None, [], 0
+        self.scores, self.epochs, self.without = {}, None, []
         self._settings = settings
         self._started = time.monotonic()
         self._failure, self._pruned = None, False
@@ -68,7 +67,7 @@ class RunningTrial:
         self.process.close()
         self.trial.set_user_attr("seconds", round(time.monotonic() - self._started, 2))
         self.trial.set_user_attr("epochs", self.epochs)
-        self.trial.set_user_attr("last_epoch", self.last)
+        self.trial.set_user_attr("last_epoch", max([*self.scores, *self.without], default=0))
         if self._pruned:
             return TrialState.PRUNED, None
         failure = self._failure or self._own_failure()
@@ -87,7 +86,7 @@ class RunningTrial:
     def _take(self, epoch, epochs, metrics):
         if self._pruned:
             return False  # How far it still gets is chance, by which the sampler must not draw.
-        metric, self.epochs, self.last = self._settings.metric, epochs, epoch
+        metric, self.epochs = self._settings.metric, epochs
         if metric not in metrics:
             if self._may_yet_come(epoch, metrics):
                 if epoch not in self.without:
